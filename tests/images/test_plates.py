@@ -207,6 +207,11 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
     assert split_controls(units(rng, wells=60, controls=40), MEASURES) == []
     assert [name for _, name, _ in split_controls(units(rng, wells=60, controls=40, shift=6.0), MEASURES)][:1] == ["columns"]
     one = units(rng, wells=60, controls=40)
+    assert judged(replace(one, raw=one.x), MEASURES, 0.1).split == []
+    drift = one.x + np.outer(one.place[:, 1], [0, 2, 0, 0, 0, 0])  # place explains it, so that it is in the raw ones alone
+    assert [(name, measure.sign) for _, name, measure in judged(replace(one, raw=drift), MEASURES, 0.1).split] == [
+        ("columns", -1)
+    ]
     one.x[one.rim == 1] += 9
     evened = centered(one, [0])
     assert abs(np.median(evened.x[one.rim == 1]) - np.median(evened.x[one.rim == 0])) < 0.5

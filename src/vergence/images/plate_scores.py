@@ -37,6 +37,7 @@ FOLDS, FEWEST = 10, 8  # of control wells; control wells from which on a positio
 WORST, MOST = 0.2, 0.9  # share of the sites that no fit of what cells explain sees; and that a deviation is at least of
 EMPTY, STEP = 0.07, 0.05  # of the control sites' brightness, below which a site is empty; log brightness that is one deviation
 SPLIT = 0.01  # probability, over all measurements and positions of a plate, at which control sites differ by position
+STEEP = 0.8  # rank correlation from which control wells drift over the plate
 LEAST, MANY = 100, 0.12  # sites from which a tail is fitted, and share of them that is flagged, up to which it is
 TAIL, BEYOND = 0.85, 0.1  # quantile where a tail begins; control sites that are expected beyond its end
 SHARPNESS, FLOOR, FARTHEST = 1.0, 1e-4, 6.0
@@ -72,6 +73,7 @@ class Units:
     well: Ints  # numbers of well, plate, row and column, (M,)
     plate: Ints
     place: Ints  # row and column, (M, 2)
+    raw: Floats | None = None  # measurements as they are, (M, q)
 
     @property
     def rim(self) -> Ints:
@@ -90,8 +92,9 @@ class Units:
     def by_well(self) -> "Units":
         """Returns the wells, in the order of their numbers."""
         first = np.unique(self.well, return_index=True)[1]
-        x = np.stack([np.median(self.x[self.well == k], 0) for k in self.well[first]])
-        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first])
+        both = self.x if self.raw is None else np.c_[self.x, self.raw]
+        x, raw = np.split(np.stack([np.median(both[self.well == k], 0) for k in self.well[first]]), [self.x.shape[1]], 1)
+        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first], raw if raw.size else None)
 
     def deviations(self, least: Floats) -> tuple[Floats, Floats]:
         """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q)."""
@@ -176,10 +179,11 @@ def by_controls(x: Floats, controls: Floats, least: Any = 1e-9) -> Floats:
     return np.asarray((x - middle) / np.maximum(deviation, least))
 
 
-def split_controls(units: Units, measures: Sequence[Measure]) -> list[tuple[int, str, Measure]]:
+def split_controls(units: Units, measures: Sequence[Measure], steep: float = 0.0) -> list[tuple[int, str, Measure]]:
     """Returns plate, ``rows``, ``columns`` or ``rim``, and the measurement in which control wells of a plate differ most by it.
 
-    By the rank correlation of the wells' medians of each measurement with the position, at a level over all of them.
+    By the rank correlation of the wells' medians of each measurement with the position, at least ``steep`` and at a level over
+    all of them.
     """
     wells, found = units.by_well(), []
     for p in np.unique(wells.plate):
@@ -189,9 +193,10 @@ def split_controls(units: Units, measures: Sequence[Measure]) -> list[tuple[int,
             if len(np.unique(at)) < 2 or len(at) < FEWEST:
                 continue
             varied = [np.ptp(column) > 1e-6 * one.least for one, column in zip(measures, x.T, strict=True)]
-            chance = [stats.spearmanr(column, at).pvalue if does else 1.0 for does, column in zip(varied, x.T, strict=True)]
-            if min(chance) <= SPLIT / (3 * len(chance)):
-                found.append((int(p), name, measures[int(np.argmin(chance))]))
+            each = [stats.spearmanr(column, at) if does else (0.0, 1.0) for does, column in zip(varied, x.T, strict=True)]
+            j = int(np.argmax([abs(rank) for rank, _ in each]))
+            if each[j][1] <= SPLIT / (3 * len(each)) and abs(each[j][0]) >= steep:
+                found.append((int(p), name, measures[j]))
     return found
 
 
@@ -216,8 +221,9 @@ def apart(scores: Floats) -> Bools:
 
 
 def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
-    """Returns what is flagged among sites or wells, by q measurements."""
+    """Returns what is flagged among sites or wells, by q measurements; raw ones tell drifts over the plate."""
     split = split_controls(units, measures)
+    drift = [] if units.raw is None else split_controls(replace(units, x=units.raw), measures, STEEP)
     units = centered(units, [p for p, name, _ in split if name == "rim"])
     z, own = units.deviations(np.array([one.least for one in measures]))
     sign = np.array([one.sign for one in measures])
@@ -233,7 +239,7 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     if 0 < decisions.flagged <= MANY * len(score) >= MANY * LEAST:
         p = np.maximum(p, tail_p_values(score))
         decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
-    return Judged(decisions, z.mean(1), far, split)
+    return Judged(decisions, z.mean(1), far, list({one[:2]: one for one in [*split, *drift]}.values()))
 
 
 def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:

@@ -250,7 +250,7 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
     table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
     measures, x = plate_scores.measures_of(sites.channels, table, rows["pairs"])
-    cells = plate_scores.cells_of(table)
+    cells, raw = plate_scores.cells_of(table), x.copy()
     for p, name in enumerate(plates.tolist()):
         own = plate == p
         here, its = own & control, len(np.unique(number[own & control]))
@@ -259,8 +259,9 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
         x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
     measures.append(Measure(NONE, "", 1, 1.0))
-    x = np.c_[x, plate_scores.empty(table, control, plate)]
-    units = plate_scores.Units(x, control, number, plate.reshape(-1), place)
+    none = plate_scores.empty(table, control, plate)
+    x, raw = np.c_[x, none], np.c_[raw, none]
+    units = plate_scores.Units(x, control, number, plate.reshape(-1), place, raw)
     one, of = (units, np.arange(len(x))) if per == "site" else (units.by_well(), number)
     found = plate_scores.judged(one, measures, fdr)
     heat = plate_scores.heat_of(rows["tiles"], control, plate.reshape(-1))
@@ -369,13 +370,13 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest
     few = f"With {given}, a flag at {rate} needs at least {needed:,} anomalous {noun}s."
     texts.append(held if s["flagged"] else few)
+    for plate, where, kind, channel in s["split"]:
+        what = _with_channel("brightness" if kind == NONE else kind, channel)
+        texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
     texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
     often = [f"{name} ({bad:,} of {wells:,} wells)" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
     if often:
         texts.append(f"Often flagged: {listed(often, 'sites.csv')}. An effect is no error: look before you drop its sites.")
-    for plate, where, kind, channel in s["split"]:
-        what = _with_channel(f"{kind}", channel)
-        texts.append(f"Control wells of plate {plate} differ by {where} (most in {what}). Look at this plate first.")
     if s["apart"]:
         them = f"{counted(s['apart'], f'control {noun}')} of {s['apart'] + s['calibration']:,}"
         texts.append(f"{them} stand apart. They are flagged without a rate, and nothing is compared with them.")
