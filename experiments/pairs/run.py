@@ -132,15 +132,13 @@ MODELS: dict[str, Callable[[int], Any]] = {
     "EM, K = 1": lambda seed: mixtures.ConditionalGaussian(random_state=seed),
     "EM, K = 3": lambda seed: mixtures.ConditionalMixture(3, random_state=seed),
     "EM, K = 30": lambda seed: mixtures.ConditionalMixture(30, n_init=3, tol=1e-5, random_state=seed),
-    "growing neural gas": lambda seed: mixtures.GrowingNeuralGas(max_nodes=60, random_state=seed),
     "density network": lambda seed: mixtures.MixtureDensityNetwork(n_components=3, random_state=seed),
-    "particles": lambda seed: mixtures.ParticleMixture(random_state=seed),
 }
 
 
 SAMPLERS: dict[str, Callable[[int], Any]] = {
     "one Gaussian": MODELS["EM, K = 1"],
-    **{name: MODELS[name] for name in ("EM, K = 3", "EM, K = 30", "growing neural gas")},
+    **{name: MODELS[name] for name in ("EM, K = 3", "EM, K = 30")},
 }
 SETS = ("separated", "intersecting", "heteroscedastic", "arm", "halves")
 
@@ -260,7 +258,7 @@ def draw(names: list[str], models: list[str], items: int, tiny: bool) -> None:
     x, y = np.linspace(-1, 1, 240), np.linspace(-1.7, 1.7, 340)
     for name in names:
         train = branch_set(name, items, 0)
-        fig, axes = plt.subplots(2, 4, figsize=(14, 6.4), sharex=True, sharey=True, layout="constrained")
+        fig, axes = plt.subplots(2, 3, figsize=(10.5, 6.4), sharex=True, sharey=True, layout="constrained")
         for ax, label in zip(axes.flat, models, strict=False):
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")

@@ -18,8 +18,7 @@ from vergence.learn.runs.page import write_report
 from vergence.utils.parts import write_table
 
 QUICK = {"epochs": 1, "batch_size": 16, "device": "cpu", "precision": "fp32", "workers": 0, "knn_every": 1}
-MODELS = {"gaussian": {}, "mixture": {"n_components": 2}, "gng": {"max_nodes": 4}, "kernel": {"n_components": 4}}
-MODELS |= {"mdn": {"n_components": 2, "max_iter": 3}, "particles": {"n_particles": 4}}
+MODELS = {"gaussian": {}, "mixture": {"n_components": 2}, "kernel": {}, "mdn": {"n_components": 2, "steps": 3}}
 
 
 class Place:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from vergence import mixtures
-from vergence.mixtures import ConditionalGaussian, ConditionalMixture, GaussianMixture, GrowingNeuralGas
+from vergence.mixtures import ConditionalGaussian, ConditionalMixture, GaussianMixture
 
 N = 40
 X = np.random.default_rng(0).normal(size=(N, 3))
@@ -19,10 +19,6 @@ SETTINGS = {
         *({"covariance_type": "diag"}, {"covariance_type": "low_rank", "rank": 0}, {"precision": "single"}, {"n_init": 0}),
         *({"max_iter": 0}, {"tol": math.nan}, {"reg_covar": -1.0}),
     ],
-    "gng": [
-        *({"polish": -1}, {"reg_covar": 0.0}, {"reg_covar": math.nan}, {"signals": 0}),
-        *({"items_per_node": 0}, {"max_nodes": 1}, {"eps_b": 2.0}),
-    ],
     "kernel": [
         *({"tol": 0}, {"n_inducing": 0}, {"search_limit": 1}),
         *({"exact_limit": -1}, {"n_init": 0}, {"max_iter": 0}),
@@ -32,10 +28,6 @@ SETTINGS = {
         *({"hidden": h} for h in ((), (16, 0), "128", 16)),
         *({"lr": 0.0}, {"weight_decay": -1.0}, {"steps": 0}, {"batch_size": 0}, {"n_init": 0}, {"folds": 1}),
         {"lr": 1e30, "folds": 0, "steps": 20, "n_init": 1},
-    ],
-    "particles": [
-        *({"n_particles": 0}, {"batch_size": 0}, {"em_steps": -1}, {"rho": 1.5}, {"u": math.nan}, {"ess_threshold": -1}),
-        *({"context_bandwidth": 0}, {"target_bandwidth": -1.0}),
     ],
 }
 CALLS = {
@@ -64,5 +56,6 @@ def test_nothing_is_asked_before_a_fit():
     for method in ("score_samples", "predict", "predict_proba", "condition", "sample", "density"):
         with pytest.raises(NotFittedError):
             getattr(GaussianMixture(), method)(*([] if method in ("sample", "density") else [X]))
-    with pytest.raises(NotFittedError):
-        GrowingNeuralGas().joint()
+    for kind in (ConditionalGaussian, ConditionalMixture):
+        with pytest.raises(NotFittedError):
+            kind().joint()

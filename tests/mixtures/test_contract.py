@@ -20,9 +20,7 @@ NAMES = list(mixtures.MODELS)
 JOINT = [name for name in NAMES if hasattr(mixtures.get(name), "joint")]
 QUICK = {  # settings that keep the tests short; what is not named here runs with its defaults
     "mdn": {"steps": 400, "n_init": 1, "hidden": (32,)},
-    "gng": {"max_nodes": 30, "signals": 8000},
     "kernel": {"n_init": 1},
-    "particles": {"n_particles": 300},
     "trees": {"trees": 25},
 }
 # Checks that call methods with one argument, or fit(X, y=...) by name, where the contract has (context, target)

@@ -10,7 +10,7 @@ from vergence import mixtures
 from vergence.mixtures import ConditionalGaussian, GaussianRegressor, folds
 from vergence.mixtures.core import by_chance
 
-QUICK = {"mdn": {"steps": 300, "n_init": 1, "hidden": (32,)}, "gng": {"signals": 4000}, "mixture": {"n_init": 4}}
+QUICK = {"mdn": {"steps": 300, "n_init": 1, "hidden": (32,)}, "mixture": {"n_init": 4}}
 
 
 def visits(n=600, seed=0, rates=(0.2, 1.0)):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from tests.reference import em
 from tests.reference.paired import dot
-from tests.reference.particles import log_sum_exp
+from tests.reference.smc_bank import log_sum_exp
 from tests.reference.vje import unit
 
 

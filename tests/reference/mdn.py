@@ -6,7 +6,7 @@ Vectors are lists; a (K), m and s (K lists of T) belong to one context.
 import itertools
 import math
 
-from tests.reference.particles import log_sum_exp
+from tests.reference.smc_bank import log_sum_exp
 
 
 def log_component(m_k, s_k, t):

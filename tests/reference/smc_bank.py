@@ -6,8 +6,32 @@ Embeddings are lists of vectors; a bank is a list of (a, b, weight, age), the ol
 import math
 
 from tests.reference.paired import dot
-from tests.reference.particles import log_normal, log_sum_exp, without_lightest
 from tests.reference.vje import unit
+
+
+def log_normal(x, mean, h):
+    """Returns log N(x; mean, h^2 I)."""
+    q = sum((a - b) ** 2 for a, b in zip(x, mean, strict=True))
+    return -q / (2 * h**2) - len(x) * math.log(h * math.sqrt(2 * math.pi))
+
+
+def log_sum_exp(values):
+    """Returns log sum exp."""
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+def without_lightest(old, new):
+    """Returns the pool without the lightest of the old particles, as many as there are new ones."""
+    old = list(old)
+    for _ in new:
+        lightest = 0
+        for m in range(1, len(old)):
+            if old[m][2] < old[lightest][2] - 1e-13:  # the first, which is the oldest, of ones equal but for rounding
+                lightest = m
+        del old[lightest]
+    total = sum(particle[2] for particle in [*old, *new])
+    return [(a, b, w / total, age) for a, b, w, age in [*old, *new]]
 
 
 def moco_loss(queries, positives, queue, tau):

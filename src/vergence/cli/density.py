@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
     from vergence.decide.decisions import Decisions
 
-MODELS = "Model to fit: line, kernel, trees, mixture, mdn, gaussian, gng, particles; auto compares them; see vergence.mixtures."
+MODELS = "Model to fit: line, kernel, trees, mixture, mdn, gaussian; auto compares them; see vergence.mixtures."
 
 
 Columns = Annotated[UseAppendAction[list[str]], arg(metavar="COLUMNS", help_behavior_hint="")]
@@ -85,8 +85,8 @@ class _Use:
 class DensityPredict(_Use):
     """Write the mean, mode, central interval and effective number of modes of the target for each context.
 
-    The columns are TARGET_mean, TARGET_mode, TARGET_low and TARGET_high. The column answers counts distinguishable components,
-    of which gng and particles have several for each mode. With --if it prints the answer for one row that you describe.
+    The columns are TARGET_mean, TARGET_mode, TARGET_low, TARGET_high and, of mixtures, answers. With --if it prints the answer
+    for one row that you describe.
     """
 
     source: Annotated[Positional[Path | None], arg(metavar="CONTEXTS")] = None  # type: ignore[assignment]

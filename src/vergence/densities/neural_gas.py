@@ -35,11 +35,19 @@ BLOCK = 1 << 12  # signals sampled at a time
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeuralGas:
-    """A graph that grows over items; `vergence.mixtures.GrowingNeuralGas` turns it into a density.
+    """A graph that grows over items; the objective ``gmje_gng`` turns its units into components.
 
-    Signals are processed one at a time: a second call of `grow` continues where the first one stopped.
+    Signals are processed one at a time: a second call of `grow` continues where the first one stopped. After so many ``signals``
+    it has 2 + ``insertions`` - ``removals`` units.
 
-    Its settings are those of the mixture. After so many ``signals`` it has 2 + ``insertions`` - ``removals`` units.
+    Args:
+        max_nodes: Maximum number of units, >= 2.
+        insert_every: Signals between two insertions, >= 1.
+        eps_b: Step size of the nearest unit, in (0, 1].
+        eps_n: Step size of its neighbors in the graph, in [0, 1].
+        alpha: Factor on the errors of the two units between which one is inserted, in [0, 1].
+        max_age: Maximum age of an edge, in signals, >= 1.
+        decay: Factor on all errors at every signal, in (0, 1].
 
     Example:
         >>> x = np.random.default_rng(0).uniform(size=(1000, 2))
@@ -75,36 +83,24 @@ class NeuralGas:
         """Positions w, (M, D), the oldest unit first."""
         return self._w + self._origin
 
-    @property
-    def edges(self) -> np.ndarray:
-        """Pairs i < j of units that share an edge, (E, 2)."""
-        return np.argwhere(np.triu(self.ages >= 0))
-
     def components(self) -> np.ndarray:
         """Returns the connected component of each unit, (M,), numbered from 0 in the order of their oldest units."""
         label: np.ndarray = connected_components(self.ages >= 0, directed=False)[1]
         return label
 
-    def grow(self, X: Any, signals: int, generator: torch.Generator | None = None, weights: Any = None) -> "NeuralGas":
+    def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
         """Adapts the graph to so many signals, sampled from items (N, D) with replacement; returns the graph.
 
-        The first call places two units at two of the items. The generator is on the CPU. Items of greater weight (N,) are sampled
-        more often, in proportion.
+        The first call places two units at two of the items. The generator is on the CPU.
         """
-        X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
+        X = np.asarray(X, dtype=np.float64)
         require_array("items", X, "N", self._w.shape[1] or "D")
         require_count(0, signals=signals)
         if not len(self._w):
             expect(len(X) >= 2, "at least 2 items", len(X))
             self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()], X.mean(0))
-        below = None if weights is None else torch.from_numpy(np.cumsum(weights) / np.sum(weights))
         for start in range(0, signals, BLOCK):
-            n = (min(BLOCK, signals - start),)
-            if below is None:
-                sampled = torch.randint(len(X), n, generator=generator)
-            else:
-                sampled = torch.searchsorted(below[:-1], torch.rand(n, generator=generator, dtype=torch.float64), right=True)
-            self._adapt(X[sampled.numpy()])
+            self._adapt(X[torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator).numpy()])
         return self
 
     def _first_units(self, pair: np.ndarray, origin: np.ndarray) -> None:

@@ -71,7 +71,6 @@ class Bank(NamedTuple):
 class Rule:
     """How a bank follows a stream of batches."""
 
-    size: int  # number of particles M that the bank holds at most
     mode: str  # ``smc``, or ``fifo``: a queue of equal weights
     rho: float  # step size of the weights toward a batch's responsibilities, in [0, 1]
     u: float  # share of the uniform distribution mixed into the weights after each batch, in [0, 1]
@@ -134,16 +133,11 @@ def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
     return Bank(torch.cat([bank.c, c]), torch.cat([bank.t, t]), w / len(w), age)
 
 
-def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = None) -> Bank:
-    """Returns ``size`` particles of a pool: the lightest of the first ``old``, those of the bank, leave, equal ones by their age.
-
-    Those of ``first``, (old,) of bool, leave before all others. At least as many stay as the batch has.
-    """
-    stay = torch.ones_like(pool.w, dtype=torch.bool)
-    lightness = (old * pool.w[:old]).round(decimals=DECIMALS[pool.w.dtype])
-    if first is not None:
-        lightness = lightness.masked_fill(first, -1)
-    stay[lightness.argsort(stable=True)[: len(pool.w) - size]] = False
+def without_lightest(pool: Bank, stale: Tensor) -> Bank:
+    """Returns M particles of a pool: the lightest of the bank's leave, equal ones by age, and before them the ``stale`` (M,)."""
+    M, stay = len(stale), torch.ones_like(pool.w, dtype=torch.bool)
+    lightness = (M * pool.w[:M]).round(decimals=DECIMALS[pool.w.dtype]).masked_fill(stale, -1)
+    stay[lightness.argsort(stable=True)[: len(pool.w) - M]] = False
     return pool.pick(stay.nonzero()[:, 0], pool.w[stay])
 
 
@@ -154,24 +148,20 @@ def step(
     gamma: Callable[[], Tensor],
     rule: Rule,
     generator: torch.Generator,
-    stale: Tensor | None = None,
-    resample: bool = True,
+    stale: Tensor,
+    resample: bool,
 ) -> tuple[Bank, bool]:
     """Returns the bank after one batch, and whether it was resampled.
 
-    The batch has contexts (B, C) and targets (B, T), B at most the bank's size. While both together have room, pairs are only
-    added. ``gamma`` returns the batch's responsibilities (B, M), and is called only in mode ``smc``, once the bank is full.
-    Particles that are ``stale``, (M,) of bool, leave before all others and are never resampled. Without ``resample`` the lightest
-    leave.
+    The batch has contexts (B, C) and targets (B, T), B <= M. ``gamma`` returns its responsibilities (B, M), and is called only in
+    mode ``smc``. Particles that are ``stale``, (M,) of bool, leave before all others and are never resampled. Without
+    ``resample`` the lightest leave.
     """
-    pool = pooled(bank, c, t)
-    if len(pool.w) <= rule.size:
-        return pool, False
     if rule.mode == "fifo":
-        return pool.pick(torch.arange(len(pool.w) - rule.size, len(pool.w), device=pool.w.device)), False
+        pool = pooled(bank, c, t)
+        return pool.pick(torch.arange(len(c), len(pool.w), device=pool.w.device)), False
     pool = pooled(bank._replace(w=reweighted(bank.w, gamma(), rule.rho, rule.u)), c, t)
     if not resample or bool(effective_sample_size(pool.w) >= rule.ess_threshold * len(pool.w)):
-        return without_lightest(pool, len(bank.w), rule.size, stale), False
-    if stale is not None:
-        pool = pool._replace(w=torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]]))
-    return pool.pick(systematic(pool.w, rule.size, generator)), True
+        return without_lightest(pool, stale), False
+    w = torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]])
+    return pool.pick(systematic(w, len(stale), generator)), True

@@ -11,22 +11,19 @@ if TYPE_CHECKING:
     from vergence.mixtures.boosted_trees import BoostedTrees
     from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
     from vergence.mixtures.gaussian_mixture import GaussianMixture
-    from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
     from vergence.mixtures.kernel_conditional import KernelConditional
     from vergence.mixtures.log_scale import LogScale
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
     from vergence.mixtures.others import FromQuantiles, GaussianRegressor
-    from vergence.mixtures.particle_mixture import ParticleMixture
     from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 else:
     __getattr__, __dir__ = on_request(__name__)
 
 __all__ = ["MODELS", "BayesianLine", "BoostedTrees", "ConditionalGaussian", "ConditionalMixture", "FromQuantiles"]
-__all__ += ["GaussianMixture", "GrowingNeuralGas", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
-__all__ += ["GaussianRegressor", "ParticleMixture", "RandomIntercepts", "Selection", "choose", "folds", "get", "importance"]
-__all__ += ["load"]
+__all__ += ["GaussianMixture", "GaussianRegressor", "Importance", "KernelConditional", "LogScale", "MixtureDensityNetwork"]
+__all__ += ["RandomIntercepts", "Selection", "choose", "folds", "get", "importance", "load"]
 
 
 def load(path: str | Path) -> Any:

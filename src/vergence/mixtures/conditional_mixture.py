@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vergence.densities.covariance import Dense, Diagonal, LowRank
@@ -105,6 +106,7 @@ class ConditionalGaussian(Conditional):
 
     def joint(self) -> JointGaussian:
         """Returns the density over [context; target]."""
+        check_is_fitted(self)
         mean, L = self._tensors(self.means_, self.cholesky_)
         return JointGaussian(mean, Dense(L), context=self.n_features_in_)
 
@@ -300,6 +302,7 @@ class ConditionalMixture(Conditional):
 
     def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""
+        check_is_fitted(self)
         weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
         covariance = LowRank(Diagonal(S[..., 0]), S[..., 1:]) if self.covariance_type == "low_rank" else Dense.of(S)
         return MixtureOfGaussians(weights.log(), means, covariance, context=self.n_features_in_)

@@ -6,21 +6,17 @@ from vergence.mixtures.bayesian_line import BayesianLine
 from vergence.mixtures.boosted_trees import BoostedTrees
 from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
 from vergence.mixtures.core import Conditional
-from vergence.mixtures.growing_neural_gas import GrowingNeuralGas
 from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
-from vergence.mixtures.particle_mixture import ParticleMixture
 from vergence.utils.checks import require_choice
 
 # The conditional models by their names on the command line
 MODELS: Mapping[str, type[Conditional]] = {
     "gaussian": ConditionalGaussian,
-    "gng": GrowingNeuralGas,
     "kernel": KernelConditional,
     "line": BayesianLine,
     "mdn": MixtureDensityNetwork,
     "mixture": ConditionalMixture,
-    "particles": ParticleMixture,
     "trees": BoostedTrees,
 }
 

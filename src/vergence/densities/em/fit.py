@@ -214,16 +214,15 @@ def run(
     max_iter: int = 100,
     reg: float = 1e-6,
     precision: str = "double",
-    reseed: bool = True,
 ) -> Outcome:
     """Iterates until the mean log-likelihood of each initialization gains less than ``tol``, or ``max_iter`` times.
 
     The R mixtures to begin with are iterated as one batch; ``tol`` is in nats, and ``reg`` >= 0 is added to the diagonals. With
     the precision ``mixed`` products are in float32 until they gain ``tol`` or less, then follows at least one iteration in
-    ``double``; items out of float32's range use only that. With ``reseed`` a component with less than one item's weight is moved
-    to the item of lowest density.
+    ``double``; items out of float32's range use only that. A component with less than one item's weight is moved to the item of
+    lowest density.
     """
-    loop = _Loop(data, structure, initial, tol, reg, reseed, [-math.inf] * len(initial.weights))
+    loop = _Loop(data, structure, initial, tol, reg, [-math.inf] * len(initial.weights))
     with bar("EM", max_iter, "iterations", late=True) as advance:
         for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
             loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
@@ -242,7 +241,6 @@ class _Loop:
     mixture: Mixture
     tol: float
     reg: float
-    reseed: bool
     last: list[float]  # bound of each
     limit: int = 0
     active: list[int] = field(default_factory=list)
@@ -263,7 +261,7 @@ class _Loop:
         sums, prepared = expectation(self.data, self.structure, current, dtype)
         bounds = (sums.log_likelihood / self.data.total()).tolist()
         after = maximization(self.structure, prepared, sums, current, self.reg, self.data.variance_floor)
-        revived = self._revive(sums, after) if self.reseed else [0] * len(bounds)
+        revived = self._revive(sums, after)
         self.mixture = self.mixture.replaced(self.active, after)
         active = []
         for r, bound, moved in zip(self.active, bounds, revived, strict=True):
@@ -290,23 +288,3 @@ class _Loop:
                 self.structure.revive(after, i, k, x, item / self.data.total())
             moved.append(int(dead))
         return moved
-
-
-def refine(
-    X: Tensor,
-    weights: Tensor,
-    means: Tensor,
-    covariances: Tensor,
-    *,
-    steps: int = 20,
-    reg_covar: float = 1e-6,
-    w: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a mixture with full covariances after EM iterations on items X (N, D) of weights w (N,).
-
-    Weights (K,), means (K, D) and covariances (K, D, D), in float64, before and after; ``reg_covar`` is added to the diagonals.
-    """
-    data = Data(X, w, X.mean(0), X.device)
-    initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])
-    fit = run(data, structures.Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
-    return fit.weights[0], fit.means[0] + data.origin, fit.covariances[0]

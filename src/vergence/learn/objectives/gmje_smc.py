@@ -125,7 +125,7 @@ class GMJESMC(ConditionalObjective):
         require_within("[0, inf)", ess_threshold=ess_threshold)
         require_within("[0, 1]", momentum=momentum, u=u)
         self.dim, self.tau, self.max_age, self.normalize = dim, float(temperature), max_age, normalize
-        self.rule = particles.Rule(bank, mode, 1 - momentum, float(u), float(ess_threshold))
+        self.rule = particles.Rule(mode, 1 - momentum, float(u), float(ess_threshold))
         initial = unit(torch.randn(2, bank, dim, generator=torch.Generator().manual_seed(SEED)))
         self.register_buffer("bank_a", initial[0].clone())
         self.register_buffer("bank_b", initial[1].clone())
