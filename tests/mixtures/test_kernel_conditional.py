@@ -22,7 +22,7 @@ H = {"length_scale": 0.7, "signal": 0.9, "noise": 0.3}
 def at_these(x, y, length_scale=0.7, signal=0.9, noise=0.3, **settings):
     """A process of these hyper-parameters."""
     model = KernelConditional(**settings)
-    model._hyperparameters = lambda x, *others: (np.full(x.shape[1], length_scale), signal, noise)
+    model._search = lambda *others: np.log([length_scale, signal, noise])
     return model.fit(x, y)
 
 

@@ -9,13 +9,12 @@ import math
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
-from scipy import optimize
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.covariance import ledoit_wolf
 from sklearn.exceptions import ConvergenceWarning
@@ -48,7 +47,6 @@ BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected
 
 Density: TypeAlias = "JointGaussian | MixtureOfGaussians | LogTransformed"
 Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
-Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # value and gradient
 
 
 _LOCK, _SILENCED = threading.RLock(), Counter[type[Warning]]()
@@ -735,20 +733,3 @@ def shrunk(residual: Tensor, N: float) -> Tensor:
 def warn_unfinished(what: str, steps: int) -> None:
     """Warns that an iteration stopped before it converged."""
     warnings.warn(f"{what} did not converge in {steps} iterations: raise max_iter or tol", ConvergenceWarning, stacklevel=4)
-
-
-def log_bounds(
-    given: Iterable[float | None], ranges: Iterable[tuple[float, float]], units: Iterable[float]
-) -> list[tuple[float, float]]:
-    """Returns the limits of the logarithms of hyper-parameters: of those that are given, equal ones; of others, their ranges."""
-    limits = [(a * unit, b * unit) if v is None else (v, v) for v, (a, b), unit in zip(given, ranges, units, strict=True)]
-    return [(math.log(a), math.log(b)) for a, b in limits]
-
-
-def lowest(f: Objective, starts: Sequence[np.ndarray], bounds: Any, advance: Callable[[int], None], **options: Any) -> Any:
-    """Returns scipy's result of L-BFGS for the start that leads to the lowest value of f, which returns its gradient too."""
-    runs = []
-    for start in starts:
-        runs.append(optimize.minimize(f, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
-        advance(1)
-    return min(runs, key=lambda run: float(run.fun))

@@ -18,17 +18,19 @@ of Inducing Variables in Sparse Gaussian Processes (2009), for the bound and the
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import optimize
 from scipy.linalg import lapack
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
-from vergence.mixtures.core import Conditional, Objective, Predictive, log_bounds, lowest, seed_of, warn_unfinished
+from vergence.mixtures.core import Conditional, Predictive, seed_of, warn_unfinished
 from vergence.utils import linalg
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.limits import check_time
@@ -43,7 +45,7 @@ NEGLIGIBLE = 1e-12  # fraction of a point's variance, given the inducing points,
 ROWS = 4096  # items in a block
 
 Array = np.ndarray
-Bounds = list[tuple[float, float]]
+Objective = Callable[[Array], tuple[float, Array]]  # value and gradient
 
 
 def gram(x: Tensor, y: Tensor, ell: Tensor | float, s_f: float) -> Tensor:
@@ -177,7 +179,8 @@ class KernelConditional(Conditional):
         g = torch.Generator().manual_seed(seed_of(self.random_state))
         w = c.new_ones(len(c)) if w is None else w
         x, y = self._standardized(c, t, w)
-        ell, *h = self._hyperparameters(x, y, w, g)
+        *found, s_f, s_n = np.exp(self._search(x, y, w, g)).tolist()
+        ell, h = np.broadcast_to(found, x.shape[1]).copy(), (s_f, s_n)
         lengths = torch.from_numpy(ell).to(x)
         if len(x) <= self.exact_limit:
             u = x
@@ -190,23 +193,21 @@ class KernelConditional(Conditional):
         self.log_marginal_likelihood_ = log_likelihood - float(w.sum()) * float(np.log(self.target_std_).sum())
         self.points_, self.factors_, self.whitened_ = (v.cpu().contiguous().numpy() for v in (u, factors, whitened))
 
-    def _hyperparameters(self, x: Tensor, t: Tensor, w: Tensor, g: torch.Generator) -> tuple[Array, float, float]:
-        """Returns l (C,), s_f and s_n of the highest marginal likelihood."""
-        C = x.shape[1]
-        bounds = log_bounds((None, None, None), RANGES, (math.sqrt(C), 1.0, 1.0))
-        *lengths, s_f, s_n = np.exp(self._search(x, t, w, bounds, g)).tolist()
-        return np.broadcast_to(lengths, C).copy(), s_f, s_n
-
-    def _search(self, x: Tensor, t: Tensor, w: Tensor, bounds: Bounds, g: torch.Generator) -> Array:
-        """Returns the log hyper-parameters (3,) or (C + 2,) of the highest marginal likelihood within bounds."""
+    def _search(self, x: Tensor, t: Tensor, w: Tensor, g: torch.Generator) -> Array:
+        """Returns the log hyper-parameters (3,) or (C + 2,) of the highest marginal likelihood within `RANGES`."""
         limit, C = min(self.search_limit, len(x)), x.shape[1]
+        bounds = np.log(np.multiply(RANGES, [[math.sqrt(C)], [1.0], [1.0]]))
         starts, separate = _starts(bounds, self.n_init, g), C > 1
         options = {"maxiter": self.max_iter, "maxfun": 10 * self.max_iter, "gtol": self.tol, "ftol": 0.1 * self.tol}
         with bar("marginal likelihood", len(starts) + separate + (limit > EXPLORE), "searches") as advance:
 
             def search(n: int, starts: list[Array], wide: int) -> Any:
-                f = _objective(x, t, w, _subset(len(x), n, g).to(x.device))
-                return lowest(f, [_spread(h, wide) for h in starts], _spread(bounds, wide), advance, **options)
+                f, runs = _objective(x, t, w, _subset(len(x), n, g).to(x.device)), []
+                for h in starts:
+                    how: Any = {"bounds": _spread(bounds, wide), "options": options}
+                    runs.append(optimize.minimize(f, _spread(h, wide), jac=True, method="L-BFGS-B", **how))
+                    advance(1)
+                return min(runs, key=lambda run: float(run.fun))
 
             few = min(EXPLORE, limit)
             best, first, n = search(few, starts, 1), starts[0], few * t.shape[1]
@@ -244,9 +245,9 @@ def _subset(N: int, n: int, g: torch.Generator) -> Tensor:
     return torch.randperm(N, generator=g)[:n] if n < N else torch.arange(N)
 
 
-def _starts(bounds: Bounds, n: int, g: torch.Generator) -> list[Array]:
+def _starts(bounds: Array, n: int, g: torch.Generator) -> list[Array]:
     """Returns n initial log hyper-parameters, (3,) each; the first has a length as wide as the data."""
-    low, high = np.array(bounds).T
+    low, high = bounds.T
     first = np.array([0.5 * (low + high)[0], -0.35, -0.35])  # l = sqrt(C), s_f^2 = s_n^2 = 1/2
     less = torch.rand(n, 3, generator=g, dtype=torch.float64).numpy() * [1.5, 0.3, 1.5]
     less[0] = 0
