@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
-from vergence.utils import terminal
 from vergence.utils.checks import counted, expect, in_percent
+from vergence.utils.terminal import note, table
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
     from vergence.decide.decisions import Decisions
 
 MODELS = "Model to fit: line, kernel, trees, mixture, mdn, gaussian; auto compares them; see vergence.mixtures."
-
-
 Columns = Annotated[UseAppendAction[list[str]], arg(metavar="COLUMNS", help_behavior_hint="")]
 
 
@@ -170,7 +168,6 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
     import numpy as np
 
     from vergence.data.arrays import read_pairs
-    from vergence.utils.terminal import note
 
     names = ("target", "context", "drop", "groups", "ordered", "category", "number", "dates", "sheet")
     how: dict[str, Any] = {name: getattr(command, name) for name in names}
@@ -187,7 +184,6 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
 def _importance(command: DensityImportance) -> None:
     from vergence import mixtures
     from vergence.utils.parts import write_table
-    from vergence.utils.terminal import table
 
     pairs, also = _pairs(command)
     if command.model == "auto":
@@ -206,7 +202,6 @@ def _importance(command: DensityImportance) -> None:
 
 def _fit(command: DensityFit) -> None:
     from vergence.tables import models as density
-    from vergence.utils.terminal import table
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     pairs, also = _pairs(command)
@@ -245,7 +240,7 @@ def _cells(name: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _warn(message: str) -> None:
-    terminal.note(message, "warning")
+    note(message, "warning")
 
 
 def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
@@ -259,7 +254,6 @@ def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
 def _scenario(command: DensityPredict) -> None:
     from vergence.mixtures import load
     from vergence.tables import models as density
-    from vergence.utils.terminal import note
 
     expect(command.source is None and command.out is None, "only --if", "a file too", "leave one out")
     parts = [part.partition("=") for text in command.given for part in re.split(r",(?=[^,=]+=)", text)]
@@ -303,7 +297,6 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     from vergence.data.table_files import listed
     from vergence.mixtures import load
     from vergence.tables import models as density
-    from vergence.utils.terminal import note
 
     model = load(command.model)
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
