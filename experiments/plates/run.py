@@ -20,11 +20,12 @@ from experiments.shared import Timer
 from vergence.images.plates import check_plate
 
 RULE = "vergence check"
+CUT = ("false_share", "power_seen", "control_flags", "treated_flags")  # what the log has of fixed cuts
 
 
 def cells(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in a.sets:
-        yield {"set": name, "plates": a.plates, "wells": a.rows * a.columns, "sites": a.sites, "side": a.side}
+        yield {"set": name, "seed": 0, "plates": a.plates, "wells": a.rows * a.columns, "sites_of_well": a.sites, "side": a.side}
 
 
 def plate(a: argparse.Namespace, name: str, seed: int) -> Plate:
@@ -54,10 +55,13 @@ def judged(made: Plate) -> dict[str, dict[str, Any]]:
     return each
 
 
-def measure(a: argparse.Namespace, cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row for each rule, of means over plates, with the standard error of the first two."""
+def measure(a: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
+    """Returns means over plates, of seeds from 0, with the standard error of false share and power; those of cuts by rule."""
     plates = [judged(plate(a, cell["set"], seed)) for seed in range(a.plates)]
-    return [{"rule": rule, **means([one[rule] for one in plates])} for rule in plates[0]]
+    rules = {rule: means([one[rule] for one in plates]) for rule in plates[0]}
+    own = rules.pop(RULE)
+    del own["sites"], own["power"]
+    return {**own, "cuts": {rule: {key: of[key] for key in CUT} for rule, of in rules.items()}}
 
 
 def means(plates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -78,4 +82,4 @@ OPTIONS = {"data_root": str, "sets": some(SETS), "plates": 40, "rows": 16, "colu
 TINY = {"sets": first, "plates": 1, "rows": 4, "columns": 6, "sites": 6, "side": 64}
 
 if __name__ == "__main__":
-    main(__doc__, "plates", OPTIONS, cells, measure, tiny=TINY, shown=("set", "rule", "false_share", "power_seen"))
+    main(__doc__, "plates", OPTIONS, cells, measure, tiny=TINY, shown=("set", "false_share", "power_seen"))
