@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vergence.advice.advise import advise_on
+from vergence.advice.views import advise
 from vergence.cli.commands import main
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import open_data
@@ -59,6 +60,13 @@ def test_double_is_for_vectors_that_float32_rounds(tmp_path):
         assert exact.dtype == kind and usual.dtype == torch.float32, name
         index = torch.tensor([1, 0])
         assert [x.dtype for _, x in exact.subset(index).to("cpu").stream([index])] == [kind]
+
+
+def test_the_default_augmentation_is_that_of_the_command_line(tmp_path):
+    one = advise_on(DataConfig(source="digits"), ViewConfig(flip=0.0), out=tmp_path, n_draws=4, device="cpu")
+    other = advise("digits:train", n_draws=4)
+    assert one.augmentations == other.augmentations and other.words[0] in one.words and "(crop, jitter, blur)" in other.words[0]
+    assert one.words[0].startswith("Linear maps of pixels: As they are 9")
 
 
 def test_a_file_is_no_folder_for_the_advice(tmp_path):

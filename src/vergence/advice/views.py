@@ -24,10 +24,12 @@ from vergence.advice.directions import Reduced, Solved, read
 from vergence.advice.labeled import Probed, probed
 from vergence.advice.lighting import Lit, lit
 from vergence.advice.nuisances import FixedMark, Shared, constants, few_values, fixed_marks, followed
+from vergence.data.config import ViewConfig, default_flip
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_items
-from vergence.learn.views.images import ImageViews
+from vergence.learn.training.build import marginals_of, views_for
+from vergence.learn.views.images import ImageViews, Views
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS
 from vergence.linear.reading import Augmentation, Composed, as_items
@@ -128,7 +130,7 @@ def advise(
         data: Items (N, D) or images (N, C, H, W); or what else `vergence.train` takes, such as a data set or a folder. Of a
             built-in name the test part is read; ``NAME:train`` reads the other.
         augmentation: As in `JointEmbedding`; or a dictionary of named functions, applied one after the other, each of which is
-            left out in turn, as each operation of Vergence's views is.
+            left out in turn, as each operation of Vergence's views is. By default those of `vergence.train`.
         labels: Class of each item (N,), any integers, -1 where unknown. With them a probe compares the items as they are with
             joint embedding, and what classes explain is no nuisance.
         n_components: k; by default 32, and at most half of the directions.
@@ -157,7 +159,9 @@ def advise(
     items, chosen = _opened(data, random_state)
     where, y = _properties(properties, chosen), _labels(labels, chosen)
     device = str(as_device(device))
-    if isinstance(augmentation, Mapping):
+    if augmentation is None:
+        augmentation = _default(items, data)
+    elif isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
     m = (n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))) if callable(augmentation) else 0
@@ -178,7 +182,9 @@ def advise(
     )
     kept = f"{facts.directions} of {facts.features:,} directions, {100 * facts.variance_kept:.1f} % of the variance"
     scope = f"All this is about linear models ({kept}). How far networks follow them: docs/guides/advice.md."
-    words = (*_say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows), *say_shared(shared, k), scope)
+    start, strength = _say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows, "a function" if m else "noise")
+    measured = (*start, strength) if accuracy else (strength, *start)
+    words = (*measured, *say_shared(shared, k), scope)
     return Advice(words=words, facts=facts, augmentations=rows, shared=shared, accuracy=accuracy)
 
 
@@ -189,6 +195,12 @@ def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
     expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:MOST_ITEMS].sort().values
     return items if len(chosen) == len(items) else items.subset(chosen), chosen
+
+
+def _default(items: Items, data: Any) -> Views:
+    """Returns the views that `vergence.train` would make of the data."""
+    config = ViewConfig(flip=default_flip(data if isinstance(data, str) else ""))
+    return views_for("image" if len(items.shape) == 3 else "vector", config, items.shape, lambda: marginals_of(items, config))
 
 
 def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:
@@ -292,15 +304,16 @@ def simple_rule(images: bool) -> str:
 def _say_start(accuracy: Probed | None, images: bool) -> tuple[str, ...]:
     """Says what to start with: of vectors by their labels, if there are any; of images by the rule, since probes are linear."""
     if images or accuracy is None:
-        return (simple_rule(images), *(() if accuracy is None else (f"Linear maps of pixels: {accuracy}",)))
+        return (*(() if accuracy is None else (f"Linear maps of pixels: {accuracy}",)), simple_rule(images))
     best = "the vectors as they are" if accuracy.interval[1] >= 0 else "joint embedding in closed form"
     return (f"Start with {best}. {accuracy}",)
 
 
-def _say_augmentation(rows: Sequence[OperationRow]) -> str:
-    """Says how strong the augmentation is, and which operation changes the representation most."""
+def _say_augmentation(rows: Sequence[OperationRow], given: str) -> str:
+    """Says what the augmentation is, how strong it is, and which operation changes the representation most."""
     whole, parts = rows[0], rows[1:]
-    strength = f"{100 * whole.strength:.0f} % of a view's variance comes from the augmentation."
+    named = ", ".join(row.operation for row in parts) or given
+    strength = f"{100 * whole.strength:.0f} % of a view's variance comes from the augmentation ({named})."
     if not parts:
         return strength
     most = min(parts, key=lambda row: row.unchanged)
