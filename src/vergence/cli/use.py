@@ -106,9 +106,11 @@ def evaluate(command: Evaluate) -> None:
     from vergence.learn.runs.page import write_report
     from vergence.learn.runs.run import load
     from vergence.learn.runs.tables import show_evaluation
+    from vergence.learn.runs.train import collapse_of
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
-    show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty, wide=command.wide))
+    ended = f"the training ended, but {words.partition('. ')[0]}" if (words := collapse_of(run)) is not None else None
+    show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty, wide=command.wide), ended)
     print(f"wrote {command.run / 'evaluation.json'} and {write_report(command.run)}")
     print(f"next: vergence score {shlex.quote(str(command.run))} NEW")
 

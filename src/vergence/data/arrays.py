@@ -42,7 +42,11 @@ TYPES = {  # of the numbers of each kind: numpy's letters, words, and what to do
     "tokens": ("iu", "whole numbers, the ids of tokens,", "convert them"),
     "array": ("biuf", "numbers", "convert them"),
     "vector": ("iuf", "numbers", "convert them"),
-    "image": ("bf", "images as uint8, uint16 or floats in [0, 1]", "divide them by the end of their range, or say kind='array'"),
+    "image": (
+        "bf",
+        "images as uint8, uint16 or floats in [0, 1]",
+        "divide them by the end of their range, or say `kind='array'`",
+    ),
 }
 LONGEST = 4  # ratio of the sides of images, at most, in an array of which nothing else is known
 
@@ -83,7 +87,7 @@ def from_array(
                 refuse(f"finite numbers in {name}", f"NaN or infinity in row {index[bad][0]}", "repair or drop such rows")
             if items.kind == "image" and (x.min() < 0 or x.max() > 1):
                 found = f"{x.min():.4g} to {x.max():.4g}"
-                refuse(f"float images in [0, 1] in {name}", found, "rescale them, or say kind='array'")
+                refuse(f"float images in [0, 1] in {name}", found, "rescale them, or say `kind='array'`")
     if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4 and len(array) > 1 and not gaps:
         _require_resolution(array, name, min(SAMPLE, items.chunk))
     return items
@@ -98,11 +102,11 @@ def channels_first(array: Array, name: str, least: int = 1, given: bool = False)
     if array.ndim == 2 or given:
         return array
     if array.ndim == 3:
-        advice = "give (N, H, W, C), or kind='array'"
+        advice = "give (N, H, W, C), or `kind='array'`"
         expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", advice)
         return array[:, None]
     color = shape[3] in (1, 3) or shape[1] in (1, 3)
-    expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say kind='array'")
+    expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others, or say `kind='array'`")
     return np.moveaxis(array, 3, 1) if shape[3] in (1, 3) else array
 
 

@@ -65,7 +65,7 @@ def test_a_run_on_an_array_embeds_scores_and_is_opened_again(name, tmp_path, cap
 
 @pytest.mark.parametrize(
     ("x", "settings", "word"),
-    [(R.random((60, 4, 30)), {}, "give views=.*or 'series'"), (CASES["tokens"][0], {"kind": "tokens"}, "network of your own"),
+    [(R.random((60, 4, 30)), {}, "give `views`.*or 'series'"), (CASES["tokens"][0], {"kind": "tokens"}, "network of your own"),
      (CASES["volumes"][0], {"views": noisy}, "network of your own"),
      (CASES["tokens"][0], {"kind": "tokens", "encoder": Words, "views": noisy}, "of whole numbers")],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_views_of_series_make_series_of_arrays_that_could_be_images():
     x = R.random((60, 12, 30), dtype=np.float32)
     run = vergence.train(x, views="series", objective="vicreg", **QUICK)
     assert run.folder.metadata.kind == "array" and run.folder.metadata.shape == (12, 30)
-    refuses("say kind='array'", vergence.train, x, kind="image", views="series", objective="vicreg", **QUICK)
+    refuses("say `kind='array'`", vergence.train, x, kind="image", views="series", objective="vicreg", **QUICK)
 
 
 def test_ids_of_tokens_reach_a_network_before_a_head_of_a_recipe():

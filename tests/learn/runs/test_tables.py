@@ -91,6 +91,8 @@ def test_a_collapse_is_named_unless_few_items_were_tested(capsys):
         record["protocol"]["test"] = items
         show_evaluation(Evaluation.from_dict(record))
         assert ("warning: the embedding collapses" in capsys.readouterr().out) == named
+    show_evaluation(Evaluation.from_dict(record), "the training ended, but the embedding collapses to a line")
+    assert "warning: the training ended, but the embedding collapses to a line\n" in capsys.readouterr().out
 
 
 def test_a_name_with_a_newline_or_an_escape_stays_one_line(capsys):

@@ -90,12 +90,14 @@ class GMJE(ConditionalObjective):
         super().__init__()
         require_choice("fit", fit, ("auto", "em", "gradient"))
         if fit == "em" and covariance == "low_rank":
-            raise ValueError("expected full covariances with fit='em', found low_rank; set fit='gradient', or use gmje_em")
+            raise ValueError("expected full covariances with `fit='em'`, found low_rank; set `fit='gradient'`, or use gmje_em")
         self.dim, self.loss = dim, PairLoss(loss, eta, beta, shrinkage)
         self.blocks, features = tuple(blocks), len(blocks) * dim
         by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and features <= EM_UP_TO)
         r = rank_of(covariance, rank, features)
-        expect(len(blocks) == 2 or by_em or r is None, "full covariances of several blocks", "low rank", "set covariance='full'")
+        expect(
+            len(blocks) == 2 or by_em or r is None, "full covariances of several blocks", "low rank", "set `covariance='full'`"
+        )
         self.prototypes: Prototypes | OnlineMixture = (
             OnlineMixture(features, components, floor=floor, momentum=momentum)
             if by_em

@@ -80,7 +80,7 @@ class GMJEEM(ConditionalObjective):
         self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
         self.blocks, features = tuple(blocks), len(blocks) * dim
         r = rank_of("full" if covariance == "auto" and len(blocks) > 2 else covariance, rank, features)
-        expect(len(blocks) == 2 or r is None, "full covariances of several blocks", "low rank", "set covariance='full'")
+        expect(len(blocks) == 2 or r is None, "full covariances of several blocks", "low rank", "set `covariance='full'`")
         self.bank = MixtureBank(features, bank, components, rank=r, floor=floor)
         self.components = components
 

@@ -62,8 +62,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
     expect(recipe is None, "either `recipe` or `init`", "both", "leave one out")
     path = as_path(settings["init"], "init")
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
-    if not trust_code:
-        require_known_code(path, other.model, [settings.get(name) for name in CODE])
+    require_known_code(path, other.model, trust_code, [settings.get(name) for name in CODE])
     if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
     if other.model.encoder.closed_form and not other.model.encoder.takes_steps:
@@ -173,8 +172,8 @@ def resumed(
     if isinstance(source, RunConfig):
         wanted = source
     else:
-        if not trust_code:  # what the caller names has to be the run's: see below
-            require_known_code(out, config.model, [settings.get(name) for name in CODE])
+        # what the caller names has to be the run's: see below
+        require_known_code(out, config.model, trust_code, [settings.get(name) for name in CODE])
         given = settings if source is None else {"source": source, **settings}
         given = given | {name: absolute(as_source(given[name])) for name in ("source", "root") if given.get(name) is not None}
         if recipe is not None:

@@ -204,7 +204,7 @@ def whole(folder: RunFolder) -> Data:
     config = folder.config
     lost = config.data.source.startswith(IN_MEMORY) and not folder.given
     what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
-    expect(not lost, what, advice="pass them with vergence.load(path, data=...)")
+    expect(not lost, what, advice="open the run in Python with vergence.load(path, data=...)")
     return open_data(config.data, workers=config.fit.workers, **folder.given)
 
 

@@ -91,8 +91,7 @@ def load(
         )
         if name is not None and value is not None:
             register_outside(value, name)
-    if not trust_code:
-        require_known_code(folder.path, model)
+    require_known_code(folder.path, model, trust_code)
     if data is not None:
         part = folder.config.data
         folder.given = {"source": held(data, column, part.limit, part.holdout, part.form), "column": column, "labels": labels}

@@ -268,16 +268,16 @@ def _headline(table: ResultTable, title: str, meaning: str) -> str:
     return f"{percent(column.values[name])} {meaning} with {name}.{baseline}"
 
 
-def show_evaluation(record: Evaluation) -> None:
-    """Prints the result of `vergence.evaluate`."""
+def show_evaluation(record: Evaluation, collapse: str | None = None) -> None:
+    """Prints the result of `vergence.evaluate`, and a collapse of the embedding, or else one that the training ended with."""
     shown, embedding = tables(record), record.representations.get("z")
     for sentence in headlines(shown):
         print(sentence)
     if "accuracies" not in shown:
         print("No accuracies: they need test items of two or more classes of the training items.")
     if embedding is not None and embedding.collapse is not None and record.protocol.test >= FEWEST:
-        message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
-        print("" if message is None else f"warning: {terminal.wording(message)}\n", end="")
+        collapse = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim) or collapse
+    print("" if collapse is None else f"warning: {terminal.wording(collapse)}\n", end="")
     print(f"Protocol: {record.protocol.note}.\n" if record.protocol.note else "", end="")
     for table in shown.values():
         columns = [column for column in table.columns if column.brief]

@@ -296,7 +296,7 @@ class _Job:
         if given is not None and given.dim and built is not None:
             head = config.model.projector
             wanted = f"an objective of D = {built.dim}, as {'the encoder and its head have' if head else 'the encoder has'}"
-            advice = "build it with that width, or give its class" + (", or projector=() for no head" if head else "")
+            advice = "build it with that width, or give its class" + (", or `projector=()` for no head" if head else "")
             expect(given.dim == built.dim, wanted, f"D = {given.dim}", advice)
         if self.resume and not config.model.freeze:
             return method, None
@@ -358,7 +358,7 @@ class _Job:
         if isinstance(self.objective, Objective) and self.objective.dim == networks.width(first, facts.shape):
             return dataclasses.replace(config, model=dataclasses.replace(config.model, projector=()))
         head = ", ".join(map(str, config.model.projector))
-        notes.append(f"a head of widths ({head}) follows the network, as in the objective's recipe; projector=() leaves it out")
+        notes.append(f"a head of widths ({head}) follows the network, as in the objective's recipe; `projector=()` leaves it out")
         return config
 
 

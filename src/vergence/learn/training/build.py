@@ -290,15 +290,15 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], marginals: Ca
     program did not give is not imported.
     """
     if (name := config.function) is not None:
-        hint = "pass it with vergence.load(path, views=...)"
+        hint = "open the run in Python with vergence.load(path, views=...)"
         expect(is_registered(name), f"the function {shown(name)} of this run's views", advice=hint)
         expect(not config.local_views, "no local_views with views of one's own", config.local_views, "let the functions crop")
         return GivenViews(load_outside("views", name, ""), shape, config.n_views)
     if kind == "image":
-        expect(config.kind != "series", "series (N, C, T) for views of series", "images", "say kind='array'")
+        expect(config.kind != "series", "series (N, C, T) for views of series", "images", "say `kind='array'`")
         return ImageViews(config, shape[1])
     own = kind == "vector" or (kind == "array" and config.kind == "series" and len(shape) <= 2)
-    advice = "give views=, a function (batch, generator) -> batch, or 'series' for (N, C, T); or say kind='image' of images"
+    advice = "give `views`, a function (batch, generator) -> batch, or 'series' for (N, C, T); or say `kind='image'` of images"
     expect(own, f"views of items of shape {tuple(shape)}, an array or tokens", "none", advice)
     return OF_VECTORS[config.kind](config, marginals())
 

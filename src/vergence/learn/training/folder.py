@@ -92,7 +92,7 @@ class RunFolder:
             raise ValueError(f"{written}; this is {__version__}, which reads formats up to {FORMAT}: upgrade vergence")
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(raw["metadata"])))
         if not trust_code:
-            require_known_code(path, config.model)
+            require_known_code(path, config.model, trust_code)
         return cls(path, config, metadata, str(version))
 
     def write_json(self, name: str, record: dict[str, Any]) -> None:
@@ -242,17 +242,16 @@ class RunFolder:
         return "nothing was trained yet: free space, or choose another `out`"
 
 
-def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
-    """Raises a ValueError if a run's description names code outside the library, except the ``trusted`` names."""
+def require_known_code(path: Path, model: ModelConfig, trust_code: bool, trusted: Sequence[str | None] = ()) -> None:
+    """Raises a ValueError if a run names code outside the library that is neither trusted nor given; no name finds an object."""
     unknown = [name for name in model.outside if name not in trusted and not is_registered(name)]
-    if unknown:
+    if unknown and (not trust_code or "#" in unknown[0]):
         kind = "objective" if unknown[0] == model.objective else "encoder"
+        python = f"open it in Python with vergence.load({str(path)!r}, {kind}=...)"
         if "#" in unknown[0]:  # a module of a program
-            own = f"the {kind} of this run, which was an object of a program"
-            refuse(own, advice=f"vergence.load({str(path)!r}, {kind}=...)")
-        found = f"{shown(unknown[0])}, whose code would run: if you trust it, use `trust_code=True`"
-        advice = f"in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
-        refuse(f"{kind}s of the library in {path}", found, advice)
+            refuse(f"the {kind} of this run, which was an object of a program", advice=python)
+        found = f"{shown(unknown[0])}, whose code would run"
+        refuse(f"{kind}s of the library in {path}", found, f"if you trust it, use `trust_code=True`, or {python}")
 
 
 @contextlib.contextmanager

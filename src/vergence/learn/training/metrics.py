@@ -116,6 +116,9 @@ class Metrics:
         self.last = {name: value.detach() for name, value in {"loss": loss, **terms}.items()}
         for name, value in self.last.items():
             self.sums[name] = self.sums.get(name, 0) + value
+        if not self.row and not self.count and (z := self.method.embeddings()) is not None:  # before any step changed a weight
+            found = f"NaN or infinity in the encoder's output at step {step}"
+            expect(z.isfinite().all(), "finite embeddings", found, "check the network, its weights and the data")
         self.count, self.seen = self.count + 1, self.seen + 1
         if step % LOG_EVERY == 0 or step % self.steps == 0:
             self._write(step)

@@ -15,7 +15,7 @@ from vergence.learn.objectives.parts.information import mutual_information
 
 __all__ = ["notices"]
 
-WEAK = "the regularization is too weak; with a likelihood as the loss, use loss='mi_kl', or increase beta or eta"
+WEAK = "the regularization is too weak; with a likelihood as the loss, use `loss='mi_kl'`, or increase `beta` or `eta`"
 
 
 @torch.no_grad()
