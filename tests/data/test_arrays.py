@@ -43,7 +43,7 @@ def test_sixteen_bits_are_shifted_as_those_of_files_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("array", "kind", "word"),
-    [(LEADS[:, :, :24], None, "say `kind='array'`"), (LEADS[:, None], None, "say `kind='array'`"), (LEADS, "tokens", "whole numbers"),
+    [(LEADS[:, :, :24], None, "kind='array'"), (LEADS[:, None], None, "say `kind='array'`"), (LEADS, "tokens", "whole numbers"),
      (np.zeros((6, 9, 9), np.int32), None, "divide them by the end of their range"), (LEADS[:, 0], "image", "leave kind out"),
      (LEADS * np.nan, None, "NaN or infinity"), ((LEADS, LEADS), "tokens", "single items"), (LEADS[:0], "array", "1 row")],
 )  # fmt: skip

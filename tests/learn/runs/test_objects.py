@@ -219,9 +219,7 @@ def test_the_head_of_a_recipe_does_not_appear_in_silence(vectors, capsys):
         run = vergence.train(vectors, encoder=network, objective=objective, **given, **QUICK)
         assert run.folder.config.model.projector == projector
         assert capsys.readouterr().err.count("`projector=()` leaves it out") == told
-    with pytest.raises(
-        ValueError, match=r"D = 512, as the encoder and its head have, found D = 9; .*`projector=\(\)` for no head"
-    ):
+    with pytest.raises(ValueError, match=r"D = 512, as the encoder and its head have, .*`projector=\(\)` for no head"):
         vergence.train(vectors, encoder=network, objective=VICReg(9), **QUICK)
 
 
