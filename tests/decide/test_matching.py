@@ -120,7 +120,9 @@ def test_vectors_of_any_encoders_are_matched_and_the_fit_is_stored(model, tmp_pa
     found = matcher.match(a[700:], np.r_[b[700:800], data(200, seed=5)[1]])
     assert (found.best[:100] == np.arange(100)).mean() > 0.95
     assert (found.answer[:100] == "match").mean() > 0.85
-    assert (found.answer[100:] == "no match").mean() > 0.8
+    assert (found.answer[100:] == "no match").mean() > 0.8 and not found.known
+    fitted = matcher.match(a[:700], b[:700])
+    assert fitted.known == len(matcher.calibration_) and "No rate holds for these pairs" in fitted.sentences[-1]
     matcher.save(tmp_path / "m.safetensors")
     again = Matcher.load(tmp_path / "m.safetensors").match(a[700:], np.r_[b[700:800], data(200, seed=5)[1]])
     np.testing.assert_array_equal(again.answer, found.answer)

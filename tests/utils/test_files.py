@@ -41,6 +41,23 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
     assert not left[1].exists() and [file.exists() for file in other] == [False, True, True, True]
 
 
+def test_sigterm_of_the_whole_group_ends_readers_without_a_word():
+    code = """
+import time, torch
+from vergence.data.images import parallel
+from vergence.utils.files import exit_on_sigterm
+with exit_on_sigterm():
+    for _ in parallel(len, torch.arange(600).split(1), 2):
+        print("read", flush=True)
+        time.sleep(0.1)
+"""
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, "-c", code], **how)
+    assert process.stdout.readline() == "read\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=30)[1] == "" and process.returncode == 128 + signal.SIGTERM
+
+
 def test_sigterm_removes_temporary_files_at_once(tmp_path):
     code = f"""
 import time

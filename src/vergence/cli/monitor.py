@@ -56,7 +56,7 @@ def monitor(command: Monitor) -> None:
                 printed, kind = seen, state.drift
                 lines.append(f"alarm at item {seen:,}: {kind} ({counted(state.items, 'item')} since the start)")
                 if live:
-                    print(lines.pop(), flush=True)
+                    print(lines[-1], flush=True)
             state.reset()
         if command.state is not None and live and seen % KEPT == 0:
             state.save(command.state)
@@ -64,9 +64,10 @@ def monitor(command: Monitor) -> None:
         state.save(command.state)
     if skipped:
         terminal.note(f"{counted(skipped, 'item')} without a number skipped")
-    print(f"{counted(alarms, 'alarm')} in {counted(seen, 'item')}; {counted(state.items, 'item')} since the last start.")
+    few = f" ({len(lines):,} listed: the same one once in {KEPT:,} items)" if len(lines) < alarms else ""
+    print(f"{counted(alarms, 'alarm')} in {counted(seen, 'item')}{few}; {counted(state.items, 'item')} since the last start.")
     print(f"From each start, an alarm without a change has a probability of at most {in_percent(command.alarm)}, over all time.")
-    for line in lines:
+    for line in () if live else lines:
         print(line)
     if alarms and command.fail_on == "alarm":
         sys.exit(1)

@@ -42,11 +42,7 @@ TYPES = {  # of the numbers of each kind: numpy's letters, words, and what to do
     "tokens": ("iu", "whole numbers, the ids of tokens,", "convert them"),
     "array": ("biuf", "numbers", "convert them"),
     "vector": ("iuf", "numbers", "convert them"),
-    "image": (
-        "bf",
-        "images as uint8, uint16 or floats in [0, 1]",
-        "divide them by the end of their range, or say `kind=array`",
-    ),
+    "image": ("bf", "images as uint8, uint16 or floats in [0, 1]", "divide them by the end of their range or say `kind='array'`"),
 }
 LONGEST = 4  # ratio of the sides of images, at most, in an array of which nothing else is known
 

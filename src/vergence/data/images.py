@@ -167,13 +167,11 @@ def parallel(read: Callable[[Array], R], batches: Iterable[Tensor], workers: int
     loader = DataLoader(
         _Reader(read),
         batch_size=None,
-        # Arrays travel through pipes: tensors would need shared memory, of which containers have little.
-        sampler=(index.numpy() for index in batches),
+        sampler=(index.numpy() for index in batches),  # through pipes: tensors need shared memory, scarce in containers
         num_workers=min(workers, cores),
         collate_fn=_unchanged,
-        worker_init_fn=_ignore_interrupt,
-        # With the global generator, the results would depend on the number of workers.
-        generator=torch.Generator(),
+        worker_init_fn=_obey_parent,
+        generator=torch.Generator(),  # with the global one, the results would depend on the number of workers
     )
     with warnings.catch_warnings():
         # Python >= 3.12 warns of forks with threads; the children only decode and take none of the parent's locks.
@@ -186,9 +184,9 @@ def _unchanged(x: Any) -> Any:
     return x
 
 
-def _ignore_interrupt(worker: int) -> None:
-    # Ctrl-C reaches the whole group; the parent alone decides how a run ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _obey_parent(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # reaches the whole group; the parent alone decides how a run ends
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # so that torch reports no death of a worker
 
 
 def decode(file: Path | IO[bytes], shape: tuple[int, ...], fit: Callable[..., Array] | None = None) -> Array:

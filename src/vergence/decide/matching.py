@@ -64,6 +64,7 @@ class Matches(Tabular):
             among those that have none.
         pairs: n.
         shift: Probability that scores of contexts with a match are as low overall.
+        known: Contexts that are among those of the pairs that calibrate.
     """
 
     best: np.ndarray
@@ -76,6 +77,7 @@ class Matches(Tabular):
     no_match: float
     pairs: int
     shift: float
+    known: int = 0
 
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns one row per context."""
@@ -98,6 +100,9 @@ class Matches(Tabular):
         if self.shift <= SHIFTED:
             why = "Either many contexts have no match, or they come from another source; then no rate holds."
             found.append(f"The scores are lower overall than those of the pairs (p = {self.shift:.2g}). {why}")
+        if self.known:
+            known = f"{self.known:,} of {counted(len(self.best), 'context')} equal those of pairs of the fit."
+            found.append(f"{known} No rate holds for these pairs: match new contexts.")
         return found
 
 
@@ -129,19 +134,17 @@ def matched(
         value, index = part.max(1)
         best.append(index.cpu().numpy())
         top.append(value.double().cpu().numpy())
-        candidates += [_candidates(row, threshold) for row in part]
+        for row in part:  # the best first
+            found = (row.double() >= threshold).nonzero()[:, 0]
+            candidates.append(np.asarray(found[row[found].argsort(descending=True, stable=True)].cpu()))
     score = np.concatenate(top)
     p, claim = ranked(-true, -score), ranked(null, score)
     answer = np.where(p <= no_match, "no match", np.where(claim <= no_match, "match", "unsure"))
     one, shift = np.concatenate(best), drift_of_counts(counts_of(p, len(true))).p_value
+    near = [torch.cdist(z, others[:KEPT], compute_mode="donot_use_mm_for_euclid_dist").amin(1) for z in contexts.split(1024)]
+    known = int((torch.cat(near) <= 100 * torch.finfo(others.dtype).eps * others.norm(dim=1).mean()).sum())  # up to rounding
     candidates = [one[i : i + 1] if answer[i] == "match" and not len(part) else part for i, part in enumerate(candidates)]
-    return Matches(one, score, p, claim, answer, candidates, coverage, no_match, len(true), shift)
-
-
-def _candidates(row: Tensor, threshold: float) -> np.ndarray:
-    """Returns the items with scores of the threshold or more, the best first."""
-    found = (row.double() >= threshold).nonzero()[:, 0]
-    return np.asarray(found[row[found].argsort(descending=True, stable=True)].cpu())
+    return Matches(one, score, p, claim, answer, candidates, coverage, no_match, len(true), shift, known)
 
 
 def _blocks(scores: Scores, contexts: Tensor, gallery: Tensor) -> Iterator[Tensor]:
@@ -189,8 +192,7 @@ def of_pairs(scores: Scores, za: Tensor, zb: Tensor) -> Tensor:
 
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
     """Returns the cosine of contexts (B, D) and items (M, D), (B, M)."""
-    a, b = (torch.nn.functional.normalize(z, dim=1) for z in (za, zb))
-    return a @ b.T
+    return torch.nn.functional.normalize(za, dim=1) @ torch.nn.functional.normalize(zb, dim=1).T
 
 
 @dataclass(eq=False, repr=False)

@@ -95,7 +95,7 @@ class GMJE(ConditionalObjective):
         self.blocks, features = tuple(blocks), len(blocks) * dim
         by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and features <= EM_UP_TO)
         r = rank_of(covariance, rank, features)
-        expect(len(blocks) == 2 or by_em or r is None, "full covariances of several blocks", "low rank", "set `covariance=full`")
+        expect(len(blocks) == 2 or by_em or r is None, "full covariance of several blocks", "low rank", "set `covariance='full'`")
         self.prototypes: Prototypes | OnlineMixture = (
             OnlineMixture(features, components, floor=floor, momentum=momentum)
             if by_em

@@ -95,6 +95,7 @@ def write_report(run: str | Path) -> Path:
     shown = {} if record is None else tables(record)
     absent = {"skipped": not files.skipped, "uncertainty": record is None or record.uncertainty is None}
     note = "the run was not evaluated" if record is None else record.protocol.note
+    measured = [row for row in files.rows if is_number(row.get("std")) and is_number(row.get("effective_rank"))]
     threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
         run / "report.html",
@@ -105,7 +106,7 @@ def write_report(run: str | Path) -> Path:
         config=files.folder.config,
         metadata=files.folder.metadata,
         facts=_facts(files),
-        notes=[*_collapsed(files.rows), *files.notes],
+        notes=[*(f"The training ended, but {one}." for one in map(collapse_warning, measured[-1:]) if one), *files.notes],
         evaluation=record,
         unmeasured=f": {note}" if note else "",
         tables=shown,
@@ -128,13 +129,6 @@ def write_report(run: str | Path) -> Path:
 def _argument(path: str) -> str:
     """Returns a path as a shell passes it on whole, and as no command reads it as an option."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
-
-
-def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns a sentence where the last row that measured the embedding's spread shows a collapse; otherwise nothing."""
-    measured = [row for row in rows if is_number(row.get("std")) and is_number(row.get("effective_rank"))]
-    message = collapse_warning(measured[-1]) if measured else None
-    return [] if message is None else [f"The training ended, but {message}."]
 
 
 def _facts(run: RunFiles) -> dict[str, Any]:

@@ -78,12 +78,7 @@ def by_parts(function: Callable[[Tensor], Columns], objective: Objective | Densi
 
 def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading) -> Iterator[tuple[Tensor, Columns]]:
     """Yields (index, columns) of each batch of items; samples have the same noise in every batch."""
-
-    def repeatable(x: Tensor) -> Columns:
-        with fixed_noise():
-            return function(x)
-
-    return features.stream_batches(repeatable, items, **vars(reading))
+    return features.stream_batches(fixed_noise()(function), items, **vars(reading))
 
 
 def _batches(
