@@ -265,7 +265,8 @@ def _scenario(command: DensityPredict) -> None:
     for text in notes:
         note(text)
     for name in model._names()[1]:
-        mean, mode, low, high = (f"{found[f'{name}_{part}']:.4g}" for part in ("mean", "mode", "low", "high"))
+        numbers = (f"{found[f'{name}_{part}']:.4g}" for part in ("mean", "mode", "low", "high"))
+        mean, mode, low, high = (number.replace("inf", "infinite") for number in numbers)
         print(f"{name} is {mean} on average, and between {low} and {high} with {in_percent(command.level)} probability.")
         if mode != mean:
             print(f"The most probable value of {name} is {mode}.")

@@ -145,11 +145,11 @@ def printed(text: str) -> str:
 
 
 def _in_terminal(cell: Any) -> str:
-    if cell is None:
+    if cell is None or cell != cell:
         return "-"
     if isinstance(cell, str):
         return printed(cell)
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.3f}".replace("inf", "infinite") if isinstance(cell, float) else str(cell)
 
 
 def paragraphs(sentences: Sequence[str]) -> str:
@@ -232,4 +232,4 @@ class Table(Tabular):
 def _in_words(value: Any, percent: bool = False) -> str:
     if percent and value is not None:
         return f"{100 * value:.1f} %"
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return f"{value:.4g}".replace("inf", "infinite") if isinstance(value, float) else "" if value is None else str(value)

@@ -96,6 +96,6 @@ def test_a_collapse_is_named_unless_few_items_were_tested(capsys):
 
 
 def test_a_name_with_a_newline_or_an_escape_stays_one_line(capsys):
-    table("names", ["name", "n"], [["a\nb\x1b[31m.png", 1], ["c.png", 2]])
+    table("names", ["name", "n"], [["a\nb\x1b[31m.png", -math.inf], ["c.png", math.nan]])
     lines = capsys.readouterr().out.splitlines()
-    assert any("a\ufffdb\ufffd[31m.png" in line for line in lines) and len(lines) == 7 and "\x1b[31m" not in "".join(lines)
+    assert any("a\ufffdb\ufffd[31m.png │ -inf" in line for line in lines) and len(lines) == 7 and "\x1b[31m" not in "".join(lines)
