@@ -46,7 +46,7 @@ def test_sigterm_of_the_whole_group_ends_readers_without_a_word():
     code += "with exit_on_sigterm():\n for _ in parallel(len, torch.arange(600).split(1), 2): print(flush=True), time.sleep(0.1)"
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     process = subprocess.Popen([sys.executable, "-c", code], **how)
-    assert process.stdout.readline() == "\n"
+    assert [process.stdout.readline() for _ in range(2)] == ["\n"] * 2  # of each reader
     os.killpg(process.pid, signal.SIGTERM)
     assert process.communicate(timeout=30)[1] == "" and process.returncode == 128 + signal.SIGTERM
 

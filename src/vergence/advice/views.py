@@ -29,7 +29,7 @@ from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_items
 from vergence.learn.training.build import marginals_of, views_for
-from vergence.learn.views.images import ImageViews, Views
+from vergence.learn.views.images import ImageViews
 from vergence.learn.views.vectors import KindViews
 from vergence.linear.base import MOST_DRAWS
 from vergence.linear.reading import Augmentation, Composed, as_items
@@ -157,10 +157,11 @@ def advise(
         require_count(4, MOST_DRAWS, n_draws=n_draws)
     require_count(1, directions=directions)
     items, chosen = _opened(data, random_state)
-    where, y = _properties(properties, chosen), _labels(labels, chosen)
+    where, y, images = _properties(properties, chosen), _labels(labels, chosen), len(items.shape) == 3
     device = str(as_device(device))
     if augmentation is None:
-        augmentation = _default(items, data)
+        kind, config = "image" if images else "vector", ViewConfig(flip=default_flip(data if isinstance(data, str) else ""))
+        augmentation = views_for(kind, config, items.shape, lambda: marginals_of(items, config))
     elif isinstance(augmentation, Mapping):
         augmentation = Composed(augmentation)
     views = VIEWS * min(1.0, NUMBERS / math.prod(items.shape))
@@ -182,9 +183,8 @@ def advise(
     )
     kept = f"{facts.directions} of {facts.features:,} directions, {100 * facts.variance_kept:.1f} % of the variance"
     scope = f"All this is about linear models ({kept}). How far networks follow them: docs/guides/advice.md."
-    start, strength = _say_start(accuracy, len(items.shape) == 3), _say_augmentation(rows, "a function" if m else "noise")
-    measured = (*start, strength) if accuracy else (strength, *start)
-    words = (*measured, *say_shared(shared, k), scope)
+    start, strength = _say_start(accuracy, images), _say_augmentation(rows, "a function" if m else "noise")
+    words = (*((*start, strength) if accuracy else (strength, *start)), *say_shared(shared, k), scope)
     return Advice(words=words, facts=facts, augmentations=rows, shared=shared, accuracy=accuracy)
 
 
@@ -195,12 +195,6 @@ def _opened(data: Any, seed: int) -> tuple[Items, Tensor]:
     expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:MOST_ITEMS].sort().values
     return items if len(chosen) == len(items) else items.subset(chosen), chosen
-
-
-def _default(items: Items, data: Any) -> Views:
-    """Returns the views that `vergence.train` would make of the data."""
-    config = ViewConfig(flip=default_flip(data if isinstance(data, str) else ""))
-    return views_for("image" if len(items.shape) == 3 else "vector", config, items.shape, lambda: marginals_of(items, config))
 
 
 def _properties(properties: Any, chosen: Tensor) -> dict[str, list[Any]]:

@@ -67,8 +67,7 @@ def monitor(command: Monitor) -> None:
     few = f" ({len(lines):,} listed: the same one once in {KEPT:,} items)" if len(lines) < alarms else ""
     print(f"{counted(alarms, 'alarm')} in {counted(seen, 'item')}{few}; {counted(state.items, 'item')} since the last start.")
     print(f"From each start, an alarm without a change has a probability of at most {in_percent(command.alarm)}, over all time.")
-    for line in () if live else lines:
-        print(line)
+    print("".join(f"{line}\n" for line in lines if not live), end="")
     if alarms and command.fail_on == "alarm":
         sys.exit(1)
 
