@@ -24,7 +24,7 @@ from vergence.data.arrays import ARRAY_KEYS, NAME_KEYS, ON_DISK, channels_first,
 from vergence.data.images import written_name
 from vergence.data.items import Array, Items, Skipped
 from vergence.data.numbers import Numbers, stated_range
-from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, open_shards
+from vergence.data.shards import EncodedImages, holds_bytes, is_sharded, name_column, open_shards
 from vergence.data.sources import as_source, from_object, is_object, open_items
 from vergence.data.table_files import is_table_file, read_table
 from vergence.data.tables import as_table
@@ -466,7 +466,11 @@ def _of_table(table: Any, folder: Path, column: str | None, name: str) -> ImageL
     expect(column is None or column in table.column_names, f"a column of {name}", f"'{column}' next to {columns}", "correct it")
     expect(len(names) == 1, f"one column of images in {name}", f"{len(names)} among {columns}", "name it with `column`")
     values = table[names[0]].to_pylist()
-    found = [_in_table(value, i, folder) for i, value in enumerate(values)]
+    key = name_column(table.column_names, names[0])
+    texts = (
+        [f"row {i}" for i in range(len(values))] if key is None else [written_name(str(text)) for text in table[key].to_pylist()]
+    )
+    found = [_in_table(value, text, folder) for value, text in zip(values, texts, strict=True)]
     others = {key: table[key].to_pylist() for key in table.column_names if not holds_bytes(table[key].type)}
     return _once([name for name, _ in found], [content for _, content in found], folder, others)
 
@@ -483,10 +487,10 @@ def _holds_images(column: Any, folder: Path) -> bool:
     return any((folder / value).is_file() for value in first)
 
 
-def _in_table(value: Any, i: int, folder: Path) -> tuple[str, Any]:
-    """Returns name and content of an image in row i."""
+def _in_table(value: Any, text: str, folder: Path) -> tuple[str, Any]:
+    """Returns name and content of an image; a text names it if it is no file."""
     path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
-    name = written_name(path) if isinstance(path, str) and path else f"row {i}"
+    name = written_name(path) if isinstance(path, str) and path else text
     return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 

@@ -32,6 +32,7 @@ __all__ = ["EncodedImages", "files_of", "is_sharded", "open_shards"]
 TAR, PARQUET, LIST = ".tar", ".parquet", ".list"
 IMAGE_COLUMNS = ("image", "picture", "bytes", "img", "jpg", "png")  # names of a column of images, the first that is there
 LABELS = ("label", "labels")
+NAME_COLUMNS = ("name", "names", "path", "file", "file_name", "filename", "__key__")
 HELD = 4  # row groups of a Parquet file
 HEADERS = 256  # images whose headers say whether there is color
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -222,13 +223,18 @@ def _of_tar(address: str) -> Part:
     return np.array(start, dtype=np.int64), np.array(length, dtype=np.int64), names, labels
 
 
+def name_column(there: Sequence[str], other: str) -> str | None:
+    """Returns the column that names the images of a table, of those that are there; None where there is no other."""
+    return next((name for name in NAME_COLUMNS if name in there and name != other), None)
+
+
 def _of_parquet(address: str) -> Part:
     """Returns the rows of a Parquet file that hold images, with their labels."""
     images = _parquet(address, _stamp(address), os.getpid())
     expect(images.column is not None, f"a column of images, {', '.join(IMAGE_COLUMNS)}, in {address}", "none")
     n, there = images.file.metadata.num_rows, images.file.schema_arrow.names
     key = next((name for name in LABELS if name in there), None)
-    named = next((name for name in ("name", "names", "path", "file") if name in there and name != images.column), None)
+    named = name_column(there, str(images.column))
     table = images.file.read(columns=[name for name in (key, named) if name])
     names = [str(name) for name in table[named].to_pylist()] if named else [f"row {i}" for i in range(n)]
     labels = None if key is None else np.asarray(table[key].to_numpy())
