@@ -64,7 +64,7 @@ def test_files_that_differ_are_named_and_the_others_stay(tmp_path):
     reasons = {s.name: s.reason for s in found.images.skipped}
     assert reasons["plate A01 1"] == "channel 2 of 4 x 8 pixels, where others have 8 x 8"
     assert reasons["plate A02 1"] == "channel 2 of 8 bits, where others have 16"
-    assert reasons["plate A03 1"] == "the file is cut off" and found.keys["plate A03 1"] == ("plate", "A03", "1")
+    assert reasons["plate A03 1"] == "channel 1: the file is cut off" and found.keys["plate A03 1"] == ("plate", "A03", "1")
 
 
 def test_a_stack_holds_all_channels_and_ome_names_them(tmp_path):
@@ -77,6 +77,23 @@ def test_a_stack_holds_all_channels_and_ome_names_them(tmp_path):
     found = sites_of(open_images(tmp_path))
     assert found.channels == ("DNA", "ER", "Mito")
     assert found.images.read(0).pixels[:, 0, 0].tolist() == [0, 1, 2]
+
+
+def test_two_files_of_a_channel_are_said(tmp_path):
+    write(tmp_path, [f"A{k:02d}_s1_w1.tif" for k in range(1, 13)])
+    write(tmp_path, ["A01_s1_w1 (copy).tif"], np.zeros((8, 8), dtype=np.uint16))
+    found = sites_of(open_images(tmp_path))
+    assert found.images.read(0).pixels.max() == 63
+    assert [(s.name, s.reason) for s in found.images.skipped] == [
+        ("A01_s1_w1 (copy).tif", "A01_s1_w1.tif is read as the same well, site and channel")
+    ]
+    own = write(tmp_path / "own", [f"p-{c}-D{k:02d}-f01.tif" for k in (1, 2) for c in ("DNA", "ER")])
+    with pytest.raises(ValueError, match="expected one file for each well, site and channel, found p-DNA-D01"):
+        sites_of(open_images(own))
+    named = r"p-(?P<channel>\w+)-(?P<well>[A-P]\d\d)-f(?P<site>\d\d)"
+    assert sites_of(open_images(own), pattern=named, channels=("DNA", "ER")).channels == ("DNA", "ER")
+    with pytest.raises(ValueError, match="expected names of channels in the order DNA, ER, found ER, DNA"):
+        sites_of(open_images(own), pattern=named, channels=("ER", "DNA"))
 
 
 def test_plates_are_told_apart_by_folder_and_a_tar_is_read(tmp_path):

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import pathlib
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -228,7 +229,7 @@ def test_planted_errors_are_flagged_and_few_cells_are_not(found):
     wells, site = found.sites["Metadata_Well"], found.sites["Metadata_Site"]
     flag, reason = np.asarray(found.column("flag")), found.column("reason")
     row = [i for i, well in enumerate(wells) if well[0] == "A" and int(well[1:]) not in CONTROLS]
-    debris = next(i for i, (well, s) in enumerate(zip(wells, site, strict=True)) if (well, s) == ("D05", "1"))
+    debris = next(i for i, (well, s) in enumerate(zip(wells, site, strict=True)) if (well, s) == ("D05", 1))
     few = [i for i, well in enumerate(wells) if well[1:] == "03" and well[0] != "A"]
     assert flag[row].mean() >= 0.7 and Counter(reason[i] for i in row if flag[i]).most_common(1)[0][0] == "out of focus in ER"
     assert flag[few].mean() <= 0.2 and found.decisions.p_value[debris] <= 0.05
@@ -259,6 +260,7 @@ def test_treatments_with_flags_are_counted_by_wells(found):
         own = [i for i, of in enumerate(compound) if of == name and flag[i]]
         assert (sites, bad, wells) == (len(own), len({found.sites["Metadata_Well"][i] for i in own}), len(ROWS))
     assert sum(row[1] for row in found.summary["treatments"]) == flag.sum()
+    assert any("most in row A" in text for text in found.sentences) and "A strong treatment can" in found.sentences[2]
 
 
 def test_what_cannot_be_read_has_the_names_of_a_site(folder, tmp_path):
@@ -297,7 +299,17 @@ def test_wells_are_judged_by_the_medians_of_their_sites(folder):
     ("change", "message"),
     [
         ({"against_where": "compound = water"}, "expected control wells where compound = water, found none in the plate map"),
-        ({"against_where": "cmpound = DMSO"}, "expected a condition such as 'compound = DMSO' on well, compound, found"),
+        ({"against_where": "cmpound = DMSO"}, "found 'cmpound'; did you mean 'compound'?"),
+        ({"against_where": "compound ~ DMSO"}, "expected a condition such as 'compound = DMSO', found 'compound ~ DMSO'"),
+        ({"against_where": "well != x"}, "expected wells that are no control wells"),
+        (
+            {"plate": {"well": ["A1", "A01", "A2"], "compound": ["DMSO", "x", "x"]}},
+            "expected each well in one row of the plate map",
+        ),
+        (
+            {"plate": {"well": ["A1", "A1"], "plate": ["P8", "P9"], "compound": ["DMSO", "x"]}},
+            "expected the plates of the plate map",
+        ),
         ({"against_where": "well in A1, B1"}, "expected at least 20 control sites of 2 wells on plate"),
         ({"per": "row"}, "per"),
         ({"channels": "DNA"}, "expected 2 names of channels, found 1"),
@@ -310,7 +322,7 @@ def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
 
     given = {"plate": folder / "plate.csv", "against_where": "compound = DMSO", "workers": 0} | change
     given["plate"] = pa.table(given["plate"]) if isinstance(given["plate"], dict) else given["plate"]
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(message)):
         check_plate(folder, **given)
 
 

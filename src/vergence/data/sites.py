@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
@@ -58,6 +58,11 @@ class Sites:
     keys: Mapping[str, tuple[str, str, str]]
     notes: tuple[str, ...] = ()
 
+    def of_plate(self, name: str) -> "Sites":
+        """Returns the same sites, all of a plate of another name."""
+        self.images.columns["Metadata_Plate"] = [name] * len(self.images)
+        return replace(self, keys={key: (name, *site[1:]) for key, site in self.keys.items()})
+
     @property
     def wells(self) -> list[tuple[str, str]]:
         """Plate and well of each site, (N,)."""
@@ -88,10 +93,14 @@ class _Reader:
 
     def planes(self, i: int) -> list[Array]:
         """Returns the channels (H, W) of site i."""
-        try:
-            return [plane for content in self.contents[i] for plane in stack(content, self.images.names[i])]
-        except decoding.UNREADABLE as error:
-            raise ValueError(decoding.reason(error)) from None
+        planes = list[Array]()
+        for content in self.contents[i]:
+            try:
+                planes += stack(content, self.images.names[i])
+            except decoding.UNREADABLE as error:
+                where = f"channel {len(planes) + 1}: " if len(self.contents[i]) > 1 else ""
+                raise ValueError(f"{where}{decoding.reason(error)}") from None
+        return planes
 
 
 def _by(size: Sequence[int]) -> str:
@@ -156,16 +165,9 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     """
     name, expression = _pattern(images.names, pattern)
     found = [_parts(re.search(expression, one)) for one in images.names]
-    of = dict[tuple[str, str, str], dict[str, dict[str, Any]]]()
     plates = _plates(images.names, found, plate)
-    for i, (parts, own) in enumerate(zip(found, plates, strict=True)):
-        if parts is not None:
-            site = of.setdefault((own, parts["well"], parts["site"]), defaultdict(dict))
-            site[parts["channel"]].setdefault(parts["plane"], images.contents[i])
-    skipped = [
-        Skipped(one, f"its name does not fit the pattern {name}") for one, p in zip(images.names, found, strict=True) if not p
-    ]
-    every = sorted({channel for site in of.values() for channel in site}, key=_number)
+    of, skipped = _grouped(images, found, plates, name)
+    every = sorted({channel for site in of.values() for channel in site}, key=lambda text: _number(text)[1:])
     lacking = {key: [c for c in every if c not in site] for key, site in of.items()}
     skipped += [Skipped(" ".join(key), f"no channel {' or '.join(less)}") for key, less in lacking.items() if less]
     keys = sorted((key for key, less in lacking.items() if not less), key=lambda key: (key[0], *map(_number, key[1:])))
@@ -178,8 +180,35 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     sites.columns, sites.reader = columns, _Reader(sites, contents, forms)
     names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
+    words = [one for one in every if not one[1:].isdecimal() and not one.isdecimal()]
+    mine = not words or names == tuple(every) or not set(names) & set(every)
+    expect(mine, f"names of channels in the order {', '.join(every)}", ", ".join(names), "leave `channels` out, or correct it")
     notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
     return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, notes)
+
+
+def _grouped(
+    images: ImageList, found: Sequence[Mapping[str, str] | None], plates: Sequence[str], pattern: str
+) -> tuple[dict[tuple[str, str, str], dict[str, dict[str, Any]]], list[Skipped]]:
+    """Returns the contents of each site by channel and plane, and files that are left out; of equal ones the shortest is read."""
+    of = dict[tuple[str, str, str], dict[str, dict[str, Any]]]()
+    skipped, read, again = list[Skipped](), dict[tuple[str, ...], str](), list[tuple[str, str]]()
+    for i in sorted(range(len(found)), key=lambda i: (len(images.names[i]), images.names[i])):
+        one, parts = images.names[i], found[i]
+        if parts is None:
+            skipped.append(Skipped(one, f"its name does not fit the pattern {pattern}"))
+            continue
+        site = (plates[i], parts["well"], parts["site"])
+        other = read.setdefault((*site, parts["channel"], parts["plane"]), one)
+        if other is one:
+            of.setdefault(site, defaultdict(dict))[parts["channel"]][parts["plane"]] = images.contents[i]
+        else:
+            again.append((one, other))
+            skipped.append(Skipped(one, f"{other} is read as the same well, site and channel"))
+    few = len(again) <= MISSED * len(found)
+    both = " and ".join(again[0]) if again else ""
+    expect(few, "one file for each well, site and channel", both, "give a pattern with the group channel")
+    return of, skipped
 
 
 def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:
@@ -188,10 +217,10 @@ def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:
         try:
             groups = set(re.compile(given).groupindex)
         except re.error as error:
-            raise ValueError(f"expected a regular expression as the pattern, found {given!r}: {error}") from None
+            raise ValueError(f"expected a regular expression as the pattern, found '{given}': {error}") from None
         known = groups <= set(PARTS) and ("well" in groups or {"row", "column"} <= groups)
         expect(known, f"a pattern with the group well, of the groups {', '.join(PARTS)}", ", ".join(sorted(groups)) or "no group")
-        expect(any(re.search(given, one) for one in names), f"names that fit {given!r}", f"'{names[0]}'", "correct the pattern")
+        expect(any(re.search(given, one) for one in names), f"names that fit '{given}'", f"'{names[0]}'", "correct the pattern")
         return GIVEN, given
     for name, pattern in PATTERNS.items():
         if sum(re.search(pattern, one) is not None for one in names) >= (1 - MISSED) * len(names):

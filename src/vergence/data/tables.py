@@ -426,9 +426,9 @@ def rows_where(table: Any, where: str, wanted: str, name: str) -> tuple[list[boo
     """
     found = CONDITION.fullmatch(where)
     column = found["name"].strip("'\"` ") if found else ""
-    given, example = ", ".join(table.column_names), "a condition such as 'compound = DMSO'"
-    expect(found and column in table.column_names, f"{example} on {given}", f"'{where}'", "correct it")
-    assert found is not None
+    if found is None:
+        refuse("a condition such as 'compound = DMSO'", f"'{where}'", "correct it")
+    require_choice(f"the column of '{where}'", column, table.column_names)
     texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
     values = {text.strip(" '\"") for text in texts}
     holds = [(str(value) in values) != (found["sign"] in ("!=", "not in")) for value in table[column].to_pylist()]

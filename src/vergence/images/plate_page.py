@@ -38,8 +38,11 @@ MEANING = [
     "a treatment that changes cells is no error.",
     "The rate holds for normal sites that are like those of the control wells. A strong treatment can still look like an error: "
     "open flagged sites of one compound before you drop them.",
+    "An opened site shows each channel from black to white as control sites have it (1 to 99.8 %). Red marks tiles that differ "
+    "most from the same tile of control sites; frames mark those beyond nearly all control sites.",
     "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
-    "The q-value is the least false-discovery rate at which the site is flagged.",
+    "The q-value is the least false-discovery rate at which the site is flagged. "
+    "Where few sites are flagged, a p-value is at least that of the tail of all sites.",
 ]
 Found = Any  # a `vergence.images.plates.PlateResult`, whose module imports this one
 
@@ -70,7 +73,7 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     for i in own:
         members.setdefault(wells[i], []).append(i)
     place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
-    score = [float(np.median(scores[rows])) for rows in members.values()]
+    score = [float(scores[rows].max()) for rows in members.values()]
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
     cells = {
         tuple(place[well]): {
@@ -89,8 +92,9 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
     some, every = rows.tolist(), found.names
     names, reasons = [every[i] for i in some], [found.column("reason")[i] for i in some]
     of_site = [re.split(" in | between ", reason)[0] for reason in reasons]  # without the channel
-    kinds = sorted(set(filter(None, of_site)))
     flag, order = np.asarray(found.column("flag"))[rows], np.argsort(-np.asarray(found.column("score"))[rows], kind="stable")
+    of_site = [kind if is_one else "" for kind, is_one in zip(of_site, flag.tolist(), strict=True)]
+    kinds = sorted(set(filter(None, of_site)))
     digest = content_digest(chr(0).join(names).encode("utf-8", "replace")).hex()
     return {
         "n": len(rows), "total": len(found.sites), "noun": "site", "judged": True, "ranked": True, "fixed": True,
@@ -109,9 +113,10 @@ def _treatment(found: Found, i: int) -> str:
     given = {name: values[i] for name, values in found.sites.columns.items() if name.startswith("Metadata_")}
     control = given.pop("Metadata_control")
     named = [
-        f"{name.removeprefix('Metadata_')} {value}" for name, value in given.items() if name not in METADATA and value is not None
+        f"{name.removeprefix('Metadata_')} {value}" for name, value in given.items() if name not in METADATA and value == value
     ]
-    return ("control well: " if control else "") + ", ".join(named[:TOLD])
+    apart = ", stands apart from the others, flagged without a rate" if control and found.column("flag")[i] else ""
+    return ("control well: " if control else "") + ", ".join(named[:TOLD]) + apart
 
 
 def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:

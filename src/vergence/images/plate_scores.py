@@ -49,7 +49,10 @@ KINDS = {  # measurements of a channel that an error of a kind moves, in which d
     "debris": {"Bright": (1, 0.25), "Smooth": (1, 0.25)},
 }
 CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
-TELLING = {"empty": 100.0, "saturation": 3.0, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
+TELLING = {"empty": 100.0, "saturation": 3.0, "shift": 1.5, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
+SURE = {"saturation": 2.0}  # deviations from which a kind is the reason
+CORRELATES, MANY_PAIRS = 3.0, 0.5  # deviations of a pair of channels, and share of the pairs, as an object in all channels has
+OBJECT = 0.2  # weight of bleed there
 BLEED, SHIFT, NONE = "bleed", "shift", "empty"
 LOGS = {"PercentMaximal": 0.02, "Background": 1e-6}  # measurements whose logarithm is judged, and below what all are equal
 
@@ -247,7 +250,14 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
 
     One that an error of a single kind moves counts more than one that several kinds move, as the background.
     """
-    return np.asarray((added * np.array([TELLING.get(one.kind, 1.0) for one in measures])).argmax(1))
+    weight = np.where(added >= [SURE.get(one.kind, np.inf) for one in measures], 50, 1) * [
+        TELLING.get(one.kind, 1.0) for one in measures
+    ]
+    pairs = np.array([one.kind == BLEED for one in measures])
+    if pairs.sum() > 1:  # an object in all channels correlates them all; bleed two
+        many = (added[:, pairs] >= CORRELATES).mean(1) > MANY_PAIRS
+        weight[np.ix_(many, pairs)] *= OBJECT
+    return np.asarray((weight * added).argmax(1))
 
 
 def rows_and_columns(wells: Sequence[str]) -> Ints:

@@ -7,6 +7,7 @@ Shapes: N sites, C channels, T x T tiles.
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from vergence.data import table_files
 from vergence.data.image_list import open_images
 from vergence.data.sites import GIVEN, METADATA, Sites, sites_of, well_name
-from vergence.data.table_files import read_table
 from vergence.data.tables import as_table, rows_where
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
@@ -40,6 +41,7 @@ FEWEST, FIRST, SHOWN = 20, 5, 50  # control sites of a plate; of these, what dec
 BLACK_AND_WHITE = (0.01, 0.998)  # quantiles of control sites that are shown as black and white
 REGION_RATE = 0.05  # share of control sites in which any tile is framed
 PREFIX = "ImageQuality_vergence_"
+DOSE = re.compile("dose|conc", re.IGNORECASE)  # in the names of columns of a plate map that tell treatments apart
 DECIDED = ("score", "p_value", "q_value", "flag", "reason")
 PHRASES = {
     "focus": "out of focus", "saturation": "saturated", "background": "with another background",
@@ -79,7 +81,7 @@ class PlateResult(Tabular):
     @property
     def names(self) -> list[str]:
         """Plate, well and number of each site."""
-        return [" ".join(key) for key in zip(*(self.sites[name] for name in METADATA), strict=True)]
+        return [" ".join(map(str, key)) for key in zip(*(self.sites[name] for name in METADATA), strict=True)]
 
     def column(self, name: str) -> Sequence[Any]:
         """Returns ``score``, ``p_value``, ``q_value``, ``flag`` or ``reason`` of each site."""
@@ -178,7 +180,7 @@ def check_plate(
     names = tuple(filter(None, channels.replace(" ", "").split(","))) if isinstance(channels, str) else tuple(channels)
     called = Path(source).stem if isinstance(source, str | Path) else "plate"
     sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
-    told = _mapped(sites, plate, against_where)
+    sites, known = _mapped(sites, plate, against_where)
     small = ArrayFile()
 
     def keep(i: int, row: dict[str, Any]) -> None:
@@ -186,7 +188,7 @@ def check_plate(
 
     rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "measure", each=keep, unit="sites")
     expect(rows, "sites that can be read", "none", "see the reasons above")
-    found = _judged(sites, rows, told.of(rows["index"]), per, fdr)
+    found = _judged(sites, rows, known.of(rows["index"]), per, fdr)
     found = replace(found, small=small, workers=workers)
     if out is not None:
         found.write(out)
@@ -201,36 +203,73 @@ class _Map:
     """What the plate map says of each site (N,)."""
 
     control: Bools
-    columns: dict[str, list[Any]]  # its other columns, named Metadata_NAME; None for wells that it lacks
+    columns: dict[str, Array]  # its other columns, named Metadata_NAME; NaN or "" for wells that it lacks
     treatment: str  # of them, the column that tells control wells from others
     notes: list[str]
 
     def of(self, index: Ints) -> "_Map":
         """Returns the same of some sites."""
-        some = index.tolist()
-        return replace(self, control=self.control[index], columns={k: [v[i] for i in some] for k, v in self.columns.items()})
+        return replace(self, control=self.control[index], columns={name: x[index] for name, x in self.columns.items()})
+
+    @property
+    def treatments(self) -> list[str]:
+        """Name of the treatment of each site, with its dose; "" of control sites and where none is known."""
+        names = [name for name in self.columns if name == self.treatment or DOSE.search(name)]
+        if self.treatment not in names:
+            return [""] * len(self.control)
+        names.sort(key=lambda name: name != self.treatment)
+        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
+        texts = [" ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in row) if row[0] != "" else "" for row in rows]
+        return ["" if control else text for text, control in zip(texts, self.control.tolist(), strict=True)]
 
 
-def _mapped(sites: Sites, plate: Any, where: str) -> _Map:
-    """Returns what the plate map says of each site, and notes on wells that it lacks."""
-    table = as_table(plate) if hasattr(plate, "columns") or hasattr(plate, "column_names") else read_table(Path(plate))
+def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
+    """Returns the sites, with the name that the map gives a single plate, and what it says of each; with notes."""
+    table = (
+        as_table(plate) if hasattr(plate, "columns") or hasattr(plate, "column_names") else table_files.read_table(Path(plate))
+    )
     lower = {name.lower(): name for name in table.column_names}
     well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
     expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
     is_control, treatment = rows_where(table, where, "control wells", "the plate map")
     plates = [str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
+    there = sorted({name for name, _ in sites.wells})
     single = len(set(plates)) == 1  # a map of one plate is that of all
+    if single and plates[0] and len(there) == 1:
+        sites = sites.of_plate(plates[0])
+    unknown = [name for name in there if not single and name not in plates]
+    found = f"{table_files.listed(unknown, 3)} among the images"
+    expect(
+        not unknown,
+        f"the plates of the plate map, {table_files.listed(sorted(set(plates)), 3)}",
+        found,
+        "correct the map or the pattern",
+    )
     keys = [("" if single else one, well_name(str(w))) for one, w in zip(plates, table[well[0]].to_pylist(), strict=True)]
     row = {key: i for i, key in enumerate(keys)}
+    twice = [key[1] for key, is_one in zip(keys, is_control, strict=True) if is_one != is_control[row[key]]]
+    expect(not twice, "each well in one row of the plate map", f"{twice[:1]} in rows that differ", "correct the map")
     mine = [("" if single else one, name) for one, name in sites.wells]
-    lacking = sorted({" ".join(filter(None, key)) for key in mine if key not in row})
-    some = f"{', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}"
+    lacking, without = (sorted({" ".join(filter(None, key)) for key in some}) for some in ({*mine} - {*keys}, {*keys} - {*mine}))
+    some = table_files.listed(lacking, 3)
     expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
-    notes = [f"{counted(len(lacking), 'well')} not in the plate map: {some}. Judged as others."] if lacking else []
-    named = {_metadata(name): table[name].to_pylist() for name in table.column_names if name not in well + own}
-    columns = {name: [values[row[key]] if key in row else None for key in mine] for name, values in named.items()}
-    control = np.array([key in row and is_control[row[key]] for key in mine], dtype=bool)
-    return _Map(control, {name: columns[name] for name in columns if name not in METADATA}, _metadata(treatment), notes)
+    notes = [f"{counted(len(lacking), 'well')} not in the plate map, judged as treated wells: {some}."] if lacking else []
+    notes += (
+        [f"{counted(len(without), 'well')} of the plate map without images: {table_files.listed(without, 3)}."] if without else []
+    )
+    index = [row.get(key, -1) for key in mine]
+    named = {_metadata(name): _taken(table[name], index) for name in table.column_names if name not in well + own}
+    control = np.array([i >= 0 and is_control[i] for i in index], dtype=bool)
+    expect(not control.all(), f"wells that are no control wells, next to those where {where}", "none", "correct the condition")
+    return sites, _Map(control, {k: x for k, x in named.items() if k not in METADATA}, _metadata(treatment), notes)
+
+
+def _taken(column: Any, index: Sequence[int]) -> Array:
+    """Returns the values of some rows of an Arrow column as numbers or texts; NaN or "" where the row is -1 or has none."""
+    values = [None if i < 0 else column[i].as_py() for i in index]
+    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        return np.array(values) if all(isinstance(value, int) for value in values) else np.array(values, dtype=np.float64)
+    return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
 
 
 def _metadata(name: str) -> str:
@@ -269,6 +308,8 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
     columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
+    if all(number.isdecimal() for number in columns[METADATA[2]]):
+        columns[METADATA[2]] = np.array(columns[METADATA[2]], dtype=np.int64)
     columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
@@ -276,7 +317,7 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     skipped = _skipped(sites)
     summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
     order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
-    summary["treatments"] = _treatments(known, number, found.decisions.flag[of])
+    summary["treatments"] = _treatments(known.treatments, number, found.decisions.flag[of])
     summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
     summary["sentences"] = _sentences(
         summary, _kinds(columns, why, found.decisions.flag[of]), found, [*sites.notes, *known.notes], skipped
@@ -319,23 +360,25 @@ def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flag: Bools) -> l
     for kind, n in Counter(why[i].kind for i in flagged).most_common():
         own = [i for i in flagged if why[i].kind == kind]
         channel, often = Counter(why[i].channel for i in own).most_common(1)[0]
-        text = _with_channel(PHRASES[kind], channel if often > MOST_IN * n else "")
         row, times = Counter(columns[METADATA[1]][i].rstrip("0123456789") for i in own).most_common(1)[0]
-        texts.append(f"{n:,} {text}" + (f", most in row {row}" if n > NAMED and times > MOST_IN * n else ""))
+        most = [_with_channel("", channel).strip()] if n > often > MOST_IN * n else []
+        most += [f"in row {row}"] if n > NAMED and times > MOST_IN * n else []
+        text = _with_channel(PHRASES[kind], channel if often == n else "")
+        texts.append(f"{n:,} {text}{', most ' * bool(most)}{' and '.join(most)}")
     return texts
 
 
-def _treatments(known: _Map, well: Ints, flag: Bools) -> list[list[Any]]:
+def _treatments(names: Sequence[str], well: Ints, flag: Bools) -> list[list[Any]]:
     """Returns each treatment with flags: its name, flagged sites, wells of these, and its wells; the most flags first."""
     found = dict[str, list[set[int]]]()
-    values = known.columns.get(known.treatment, [])
-    for i in [i for i, value in enumerate(values) if value is not None and not known.control[i]]:
-        sites, bad, every = found.setdefault(str(values[i]), [set(), set(), set()])
+    for i, name in enumerate(names):
+        sites, bad, every = found.setdefault(name, [set(), set(), set()])
         every.add(int(well[i]))
         if flag[i]:
             sites.add(i)
             bad.add(int(well[i]))
-    return sorted(([name, *map(len, of)] for name, of in found.items() if of[0]), key=lambda row: (-row[1], row[0]))
+    rows = [[name, *map(len, of)] for name, of in found.items() if name and of[0]]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _summary(
@@ -368,22 +411,24 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     rate, given = in_percent(s["fdr"]), counted(s["calibration"], f"control {noun}")
     held = f"On average at most {rate} of flags are false alarms, if normal {noun}s are like those of the control wells."
     needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest
-    few = f"With {given}, a flag at {rate} needs at least {needed:,} anomalous {noun}s."
+    few = f"With {given}, a flag at {rate} needs at least {counted(needed, f'anomalous {noun}')}."
     texts.append(held if s["flagged"] else few)
+    texts += ["A strong treatment can be flagged without an error: look before you drop its sites."] if s["flagged"] else []
     for plate, where, kind, channel in s["split"]:
         what = _with_channel("brightness" if kind == NONE else kind, channel)
         texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
     texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
     often = [f"{name} ({bad:,} of {wells:,} wells)" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
-    if often:
-        texts.append(f"Often flagged: {listed(often, 'sites.csv')}. An effect is no error: look before you drop its sites.")
+    texts += [f"Often flagged, perhaps as an effect: {listed(often, 'sites.csv')}."] if often else []
     if s["apart"]:
-        them = f"{counted(s['apart'], f'control {noun}')} of {s['apart'] + s['calibration']:,}"
-        texts.append(f"{them} stand apart. They are flagged without a rate, and nothing is compared with them.")
+        them = f"{s['apart']:,} of {counted(s['apart'] + s['calibration'], noun)}"
+        texts.append(f"Control {noun}s that stand apart: {them}. Flagged without a rate; nothing is compared with them.")
     texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
     if len(skipped):
         each = [f"{name} ({why})" for name, why in zip(skipped["site"], skipped["reason"], strict=True)]
-        texts.append(f"{counted(len(skipped), 'site')} not judged: {listed(each, 'skipped.csv')}.")
+        known = sum(name != "" for name in skipped[METADATA[1]])
+        kinds = [counted(n, of) for n, of in ((known, "site"), (len(each) - known, "file")) if n]
+        texts.append(f"{' and '.join(kinds)} not judged: {listed(each, 'skipped.csv')}.")
     channels = ", ".join(s["channels"])
     read = "as the pattern says" if s["pattern"][0] == GIVEN else f"as {s['pattern'][0]}"
     return [*texts, *notes, f"Names read {read}; {counted(len(s['channels']), 'channel')}: {channels}."]
