@@ -542,7 +542,7 @@ def test_files_that_are_no_arrays(tmp_path):
     (tmp_path / "x.csv").write_text("1,2")
     refused(tmp_path / "x.csv", "lines of values in x.csv, found the names alone")
     (tmp_path / "x.doc").write_text("1,2")
-    refused(tmp_path / "x.doc", r"ending in .npy .npz .csv .*.parquet .xlsx .jpg .* found .*x.doc")
+    refused(tmp_path / "x.doc", r"ending in .npy .npz .csv .*.parquet .xlsx .sqlite .* .jpg .* found .*x.doc")
 
 
 def test_the_split_is_always_the_same_and_complete(tmp_path):

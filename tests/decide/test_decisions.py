@@ -160,7 +160,7 @@ def test_notes_of_groups_count_what_each_of_them_can_flag():
     sizes = {"a": 25, "b": 999}
     known, new = np.repeat(list(sizes), list(sizes.values())), np.repeat(["a", "b"], [50, 150])
     found = calibrate(np.arange(1024.0), np.zeros(200), groups=(known, new))
-    assert found.why_none.startswith("Anomalies of one group could be flagged in 1 of 2 groups. 25 calibration items of group a")
+    assert found.why_none.startswith("If all anomalies were in one group, 1 of 2 groups could have flags. 25 calibration items of group a")
     assert "fewer than 77 of 200" in found.why_none
 
 
@@ -221,8 +221,8 @@ def test_wrong_scores_are_refused(arguments, message):
     [
         ({"fdr": 0.0}, "fdr"), ({"fpr": 1e-5}, "calibration items"),
         ({"groups": (["a"] * 499 + ["b"], ["b", "a"])}, "of group b, found 1"), ({"groups": (["a"] * 400, ["a", "a"])}, "500"),
-        ({"groups": (["a"] * 500, ["a", "a"]), "fpr": 0.1}, "groups with fdr"),
-        ({"groups": (["a"] * 500, ["a", "a"]), "adaptive": True}, "groups with fdr"),
+        ({"groups": (["a"] * 500, ["a", "a"]), "fpr": 0.1}, "`groups` with `fdr` alone"),
+        ({"groups": (["a"] * 500, ["a", "a"]), "adaptive": True}, "`groups` with `fdr` alone"),
         ({"fpr": 0.1, "adaptive": True}, "adaptive with fdr"), ({"confidence": 1.0}, "confidence"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ class Calibrate:
     new: Annotated[Positional[Path | None], arg(metavar="NEW")] = None
     """The same, of new items, also none; all its columns are written again. - reads JSON lines of standard input."""
     against_where: Annotated[str | None, arg(metavar="CONDITION", help_behavior_hint="")] = None
-    """Without NEW: the rows of CALIBRATION that are normal, such as 'compound = DMSO'; the others are new."""
+    """Without NEW: rows of CALIBRATION that are normal, as 'compound = DMSO'; the others are new and written."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: decisions-NEW.csv, or - of -)")] = None
     """File to write: .csv, .jsonl, .parquet or .npz, and a page next to it, OUT.html. - writes JSON lines to standard output."""
     append: Annotated[Path | None, arg(metavar="LOG", help_behavior_hint="(default: none)")] = None

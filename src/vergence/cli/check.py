@@ -91,7 +91,7 @@ class Check:
     json: bool = False
     """Print summary.json instead of sentences."""
     fail_on: options.FailOn = None
-    """Exit with code 1 if there are any: flagged, labels, leaks, duplicates, unreadable, several with commas, or any. For CI."""
+    """Exit with code 1 if there are any: flagged, labels, leaks, duplicates, unreadable, with --plate split; or any."""
     column: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Column of a table that holds the images."""
     range: Annotated[str | None, arg(metavar="LOW,HIGH", help_behavior_hint="(default: decided once for all images)")] = None

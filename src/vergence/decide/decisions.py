@@ -376,8 +376,8 @@ def calibrate(
     certificate = certificate and replace(certificate, lower=not larger_is_anomalous)
     expect(fpr is None or not adaptive, "adaptive with fdr", "fpr", "leave one out")
     if groups is not None:
-        only = fpr is None and confidence is None and not adaptive
-        expect(only, "groups with fdr only", "another option", "leave one out")
+        others = [name for name, of in (("fpr", fpr), ("confidence", confidence), ("adaptive", adaptive)) if of]
+        expect(not others, "`groups` with `fdr` alone", f"`{'`, `'.join(others)}`", "leave one out")
         return replace(_within(cal, new, groups, fdr), lower_is_anomalous=not larger_is_anomalous)
     own = conformal.counts_of(conformal.ranked(cal, cal), len(cal))
     sure = confidence if fpr is None else None
@@ -421,5 +421,5 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any], fdr: floa
     excess = float((up_to[1:] - np.sort(p) if change == CHANGES[0] else np.sort(p) - up_to[:-1]).max())
     able = sum(need.fewest <= m for need, m in needs)
     most = max((need for need, _ in needs), key=lambda need: need.fewest)
-    why = f"Anomalies of one group could be flagged in {able:,} of {counted(len(needs), 'group')}. {most}"
+    why = f"If all anomalies were in one group, {able:,} of {counted(len(needs), 'group')} could have flags. {most}"
     return replace(found, why_none=why, shift=shift, excess=excess, change=change)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, notes_of, read_table
+from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, listed, notes_of, read_table
 from vergence.data.tables import column_kinds, rows_where
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import array_of
@@ -24,7 +24,7 @@ from vergence.utils.parts import apart, json_lines, require_table, write_table
 
 __all__ = ["calibrate_files"]
 
-SCORE = "score"  # name of the column of scores
+SCORE, MOST = "score", 8  # name of the column of scores; columns that a message lists
 NO_SCORE = "no score: the cell is empty or NaN"
 DIGEST = "calibration_sha256"  # of each line of a log
 PLAIN = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{0,16}[1-9]|\.0)?([eE][-+]?\d+)?")  # numbers that come back as the same text
@@ -162,7 +162,9 @@ def _score_column(kinds: Any, file: str, any_kind: bool) -> str:
     numbers = [key for key, column in kinds.items() if column.kind == "number" or any_kind]
     if SCORE in kinds:
         return SCORE
-    expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", ", ".join(kinds), "name the scores with `column`")
+    expect(
+        len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", listed(list(kinds), MOST), "name the scores with `column`"
+    )
     return str(numbers[0])
 
 
