@@ -23,6 +23,7 @@ from vergence.images.plate_scores import (
     apart,
     centered,
     judged,
+    most_telling,
     rows_and_columns,
     split_controls,
     unexplained,
@@ -216,6 +217,12 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
     one.x[one.rim == 1] += 9
     evened = centered(one, [0])
     assert abs(np.median(evened.x[one.rim == 1]) - np.median(evened.x[one.rim == 0])) < 0.5
+
+
+def test_an_object_in_all_channels_is_debris_and_two_channels_alone_have_bleed():
+    measures = [Measure("debris", "1", 1, 0.1), Measure("saturation", "1", 1, 1.0)] + [Measure("bleed", k, 1, 0.1) for k in "abc"]
+    added = np.array([[4.0, 0, 5, 5, 5], [4, 0, 5, 0, 0], [4, 2.5, 9, 0, 0]])  # all pairs, one pair, and pixels at the maximum
+    assert [measures[j].kind for j in most_telling(added, measures)] == ["debris", "bleed", "saturation"]
 
 
 def test_rows_and_columns_of_wells():

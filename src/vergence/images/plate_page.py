@@ -73,7 +73,7 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     for i in own:
         members.setdefault(wells[i], []).append(i)
     place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
-    score = [float(scores[rows].max()) for rows in members.values()]
+    score = np.log1p([scores[rows].max() - scores.min() for rows in members.values()]).tolist()
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
     cells = {
         tuple(place[well]): {
