@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable
 
 from experiments.ledger import Row, by_setting, grid, rows
+from experiments.plates.table import plates_fact
 
 NAMES = {
     "first": "2,000 photographs, 160 anomalies of six kinds, a heap among them, 120 duplicates",
@@ -148,6 +149,7 @@ def facts_table() -> str:
                 f"nearest patch of the same network: AUROC {mean(others, lambda r: r['patchcore_like'], 2)}",
             ]
         )
+    body.append(plates_fact())
     body.append(["One process, or shards that are merged", "the same file, byte for byte", ""])
     return grid(["measured", "Vergence", "next to it"], body)
 

@@ -1,5 +1,8 @@
 """The tables of decisions on synthetic plates."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from experiments.ledger import Out, grid, rows
 from experiments.plates.layout import ERRORS
 from experiments.plates.run import RULE
@@ -29,10 +32,29 @@ def short_table(source: str | Out = "plates") -> str:
     """Vergence, and the fixed cut that has the smallest false share of each set."""
     body = []
     for row in rows(source):
-        best = min(row["cuts"], key=lambda rule: row["cuts"][rule]["false_share"])
-        for rule, of in {RULE: row, best: row["cuts"][best]}.items():
+        for rule, of in {RULE: row, **_best(row)}.items():
             body.append([row["set"], rule, *(_percent(of[key]) for key in NUMBERS)])
     return grid(["plates", "rule", *(f"{name}, %" for name in NUMBERS.values())], body)
+
+
+def plates_fact(source: str | Out = "plates") -> list[str]:
+    """A line for the README: errors that a person sees, and false flags, on plates that nothing was chosen on."""
+    row = next(row for row in rows(source) if row["set"] == "judge")
+    (cut,) = _best(row).values()
+    ours, theirs = (
+        f"{100 * of['power_seen']:.0f} % flagged, {100 * of['false_share']:.0f} % of flags false" for of in (row, cut)
+    )
+    return [
+        f"{row['plates']} simulated microscopy plates, strong treatments among them",
+        ours,
+        f"best of {len(row['cuts'])} fixed cuts: {theirs}",
+    ]
+
+
+def _best(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fixed cut that has the smallest false share."""
+    best = min(row["cuts"], key=lambda rule: row["cuts"][rule]["false_share"])
+    return {best: row["cuts"][best]}
 
 
 def _percent(share: float | None) -> str:
