@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -280,15 +280,20 @@ def _metadata(name: str) -> str:
 # The judgment
 
 
-def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float) -> PlateResult:
-    """Returns what is found among sites, by the columns that `site_quality` gives of each."""
-    index, control = rows["index"], known.control
-    every = sites.wells
-    wells = [every[i] for i in index.tolist()]
+class _Compared(NamedTuple):
+    """What is compared: the sites of plates, by measures."""
+
+    units: plate_scores.Units
+    measures: list[Measure]
+    plates: list[str]
+
+
+def _units(wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control: Bools, channels: Sequence[str]) -> _Compared:
+    """Returns the sites (N,) as they are compared, in what, and the plates."""
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
     table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
-    measures, x = plate_scores.measures_of(sites.channels, table, rows["pairs"])
+    measures, x = plate_scores.measures_of(channels, table, rows["pairs"])
     cells, raw = plate_scores.cells_of(table), x.copy()
     for p, name in enumerate(plates.tolist()):
         own = plate == p
@@ -297,13 +302,22 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
         enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
         x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
-    measures.append(Measure(NONE, "", 1, 1.0))
     none = plate_scores.empty(table, control, plate)
     x, raw = np.c_[x, none], np.c_[raw, none]
     units = plate_scores.Units(x, control, number, plate.reshape(-1), place, raw)
-    one, of = (units, np.arange(len(x))) if per == "site" else (units.by_well(), number)
+    return _Compared(units, [*measures, Measure(NONE, "", 1, 1.0)], plates.tolist())
+
+
+def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float) -> PlateResult:
+    """Returns what is found among sites, by the columns that `site_quality` gives of each."""
+    index, control = rows["index"], known.control
+    every = sites.wells
+    wells = [every[i] for i in index.tolist()]
+    units, measures, plates = _units(wells, rows, control, sites.channels)
+    number = units.well
+    one, of = (units, np.arange(len(wells))) if per == "site" else (units.by_well(), number)
     found = plate_scores.judged(one, measures, fdr)
-    heat = plate_scores.heat_of(rows["tiles"], control, plate.reshape(-1))
+    heat = plate_scores.heat_of(rows["tiles"], control, units.plate)
     why = [measures[j] for j in plate_scores.most_telling(found.added, measures)[of].tolist()]
     told = (found.decisions.flag | found.apart)[of]
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
@@ -313,9 +327,9 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
-    columns |= _measurements(sites.channels, table, rows["pairs"])
+    columns |= _measurements(sites.channels, rows["channels"].astype(np.float64), rows["pairs"])
     skipped = _skipped(sites)
-    summary = _summary(sites, found, plates.tolist(), per, control, len(np.unique(number[control])), len(skipped))
+    summary = _summary(sites, found, plates, per, control, len(np.unique(number[control])), len(skipped))
     order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
     summary["treatments"] = _treatments(known.treatments, number, found.decisions.flag[of])
     summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
