@@ -19,7 +19,7 @@ IN_LEARN = ("encoders", "views", "objectives", "methods", "evaluation", "trainin
 INTO_LEARN = {"vergence.images.check -> vergence.learn.runs.run"}  # `check --encoder RUN`; the root's lazy names are no import
 
 # Lines of each half and of the tests. A change that needs more takes something away in the same commit, and lowers the number.
-LINES = {"base and product": 24_590, "learn, advice and cli": 19_460, "tests": 34_230}
+LINES = {"base and product": 24_420, "learn, advice and cli": 19_460, "tests": 33_900}
 
 
 @functools.cache
