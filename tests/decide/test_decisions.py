@@ -160,7 +160,9 @@ def test_notes_of_groups_count_what_each_of_them_can_flag():
     sizes = {"a": 25, "b": 999}
     known, new = np.repeat(list(sizes), list(sizes.values())), np.repeat(["a", "b"], [50, 150])
     found = calibrate(np.arange(1024.0), np.zeros(200), groups=(known, new))
-    assert found.why_none.startswith("If all anomalies were in one group, 1 of 2 groups could have flags. 25 calibration items of group a")
+    assert found.why_none.startswith(
+        "If all anomalies were in one group, 1 of 2 groups could have flags. 25 calibration items of group a"
+    )
     assert "fewer than 77 of 200" in found.why_none
 
 

@@ -94,7 +94,7 @@ def test_the_loss_is_the_total_correlation_and_em_never_lowers_the_likelihood():
 
 @pytest.mark.parametrize("kind", [GMJEEM, GMJE])
 def test_what_blocks_cannot_be_is_refused(kind):
-    with pytest.raises(ValueError, match="full covariances? of several blocks"):
+    with pytest.raises(ValueError, match=r"full covariances? of several blocks"):
         kind(D, NAMES, covariance="low_rank", **({} if kind is GMJEEM else {"fit": "gradient"}))
     for z, of, word in (({"d": 0}, "a", "block"), ({"a": 0}, "a", "other ones"), ({}, "a", "other ones")):
         with pytest.raises(ValueError, match=word):
