@@ -113,7 +113,9 @@ def _treatment(found: Found, i: int) -> str:
     given = {name: values[i] for name, values in found.sites.columns.items() if name.startswith("Metadata_")}
     control = given.pop("Metadata_control")
     named = [
-        f"{name.removeprefix('Metadata_')} {value}" for name, value in given.items() if name not in METADATA and value == value
+        f"{name.removeprefix('Metadata_')} {value}"
+        for name, value in given.items()
+        if name not in METADATA and value not in ("", None) and value == value
     ]
     apart = ", stands apart from the others, flagged without a rate" if control and found.column("flag")[i] else ""
     return ("control well: " if control else "") + ", ".join(named[:TOLD]) + apart

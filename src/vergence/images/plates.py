@@ -232,7 +232,7 @@ def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
     well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
     expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
     is_control, treatment = rows_where(table, where, "control wells", "the plate map")
-    plates = [str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
+    plates = ["" if value is None else str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
     there = sorted({name for name, _ in sites.wells})
     single = len(set(plates)) == 1  # a map of one plate is that of all
     if single and plates[0] and len(there) == 1:
