@@ -1,6 +1,6 @@
 """The tables of decisions on synthetic plates."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.ledger import Out, grid, rows
@@ -15,11 +15,7 @@ NUMBERS = {
 
 def plates_table(source: str | Out = "plates") -> str:
     """Lines of ``run.py`` in percent: means over plates, of Vergence and of every fixed cut."""
-    body = []
-    for row in rows(source):
-        for rule, of in {RULE: row, **row["cuts"]}.items():
-            body.append([row["set"], rule, str(row["plates"]), *(_percent(of[key]) for key in NUMBERS)])
-    return grid(["set", "rule", "plates", *(f"{name}, %" for name in NUMBERS.values())], body)
+    return _of_rules(source, lambda row: row["cuts"])
 
 
 def kinds_table(source: str | Out = "plates") -> str:
@@ -30,11 +26,16 @@ def kinds_table(source: str | Out = "plates") -> str:
 
 def short_table(source: str | Out = "plates") -> str:
     """Vergence, and the fixed cut that has the smallest false share of each set."""
+    return _of_rules(source, _best)
+
+
+def _of_rules(source: str | Out, cuts: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> str:
+    """Returns a line for Vergence and for some of the fixed cuts, of each set."""
     body = []
     for row in rows(source):
-        for rule, of in {RULE: row, **_best(row)}.items():
-            body.append([row["set"], rule, *(_percent(of[key]) for key in NUMBERS)])
-    return grid(["plates", "rule", *(f"{name}, %" for name in NUMBERS.values())], body)
+        for rule, of in {RULE: row, **cuts(row)}.items():
+            body.append([row["set"], rule, str(row["plates"]), *(_percent(of[key]) for key in NUMBERS)])
+    return grid(["set", "rule", "plates", *(f"{name}, %" for name in NUMBERS.values())], body)
 
 
 def plates_fact(source: str | Out = "plates") -> list[str]:

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 from scipy import ndimage
@@ -18,6 +19,7 @@ from scipy import ndimage
 from vergence.images.features import ArrayFile
 from vergence.images.plate_page import _images
 from vergence.images.plate_scores import (
+    STEEP,
     Measure,
     Units,
     apart,
@@ -209,11 +211,9 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
     assert split_controls(units(rng, wells=60, controls=40), MEASURES) == []
     assert [name for _, name, _ in split_controls(units(rng, wells=60, controls=40, shift=6.0), MEASURES)][:1] == ["columns"]
     one = units(rng, wells=60, controls=40)
-    assert judged(replace(one, raw=one.x), MEASURES, 0.1).split == []
-    drift = one.x + np.outer(one.place[:, 1], [0, 2, 0, 0, 0, 0])  # place explains it, so that it is in the raw ones alone
-    assert [(name, measure.sign) for _, name, measure in judged(replace(one, raw=drift), MEASURES, 0.1).split] == [
-        ("columns", -1)
-    ]
+    assert split_controls(one, MEASURES, STEEP) == []
+    drift = split_controls(replace(one, x=one.x + np.outer(one.place[:, 1], [0, 2, 0, 0, 0, 0])), MEASURES, STEEP)
+    assert [(name, measure.sign) for _, name, measure in drift] == [("columns", -1)]
     one.x[one.rim == 1] += 9
     evened = centered(one, [0])
     assert abs(np.median(evened.x[one.rim == 1]) - np.median(evened.x[one.rim == 0])) < 0.5
@@ -297,9 +297,20 @@ def test_an_opened_site_has_the_range_of_its_own_plate(found):
 
 
 def test_wells_are_judged_by_the_medians_of_their_sites(folder):
-    found = check_plate(folder, plate=folder / "plate.csv", against_where="compound in DMSO", per="well", workers=0)
-    assert found.decisions.total == 36
+    found = check_plate(folder, plate=folder / "plate.csv", against_where="compound in DMSO", per="well", workers=0, fdr=0.5)
+    (kinds,) = [text for text in found.sentences if "out of focus" in text]
+    assert found.decisions.total == 36 and 5 <= found.decisions.flagged == sum(map(int, re.findall(r"(?:^|; )(\d+) ", kinds)))
     assert len(set(zip(found.sites["Metadata_Well"], found.column("p_value"), strict=True))) == 60
+
+
+def test_a_drift_that_the_place_explains_is_said(tmp_path):
+    wells = [f"{row}{column:02d}" for row in "ABCD" for column in range(1, 11)]
+    for seed, well in enumerate(2 * wells):
+        blurred = ndimage.gaussian_filter(scene(seed), 0.2 * int(well[1:]))
+        Image.fromarray(counts(blurred, seed)).save(tmp_path / f"{well}_s{1 + seed // 40}_w1.tif")
+    plate = pa.table({"well": wells, "kind": ["x", "control"] * 20})
+    found = check_plate(tmp_path, plate=plate, against_where="kind = control", workers=0)
+    assert any("differ by columns, most in the focus in channel 1" in text for text in found.sentences)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +319,7 @@ def test_wells_are_judged_by_the_medians_of_their_sites(folder):
         ({"against_where": "compound = water"}, "expected control wells where compound = water, found none in the plate map"),
         ({"against_where": "cmpound = DMSO"}, "found 'cmpound'; did you mean 'compound'?"),
         ({"against_where": "compound ~ DMSO"}, "expected a condition such as 'compound = DMSO', found 'compound ~ DMSO'"),
-        ({"against_where": "well != x"}, "expected wells that are no control wells"),
+        ({"against_where": "well != x"}, "expected wells other than control wells (well != x), found none"),
         (
             {"plate": {"well": ["A1", "A01", "A2"], "compound": ["DMSO", "x", "x"]}},
             "expected each well in one row of the plate map",
@@ -325,8 +336,6 @@ def test_wells_are_judged_by_the_medians_of_their_sites(folder):
     ],
 )
 def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
-    import pyarrow as pa
-
     given = {"plate": folder / "plate.csv", "against_where": "compound = DMSO", "workers": 0} | change
     given["plate"] = pa.table(given["plate"]) if isinstance(given["plate"], dict) else given["plate"]
     with pytest.raises(ValueError, match=re.escape(message)):

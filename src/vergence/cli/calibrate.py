@@ -10,17 +10,8 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.utils.checks import counted
 
-PASSED = (
-    "against_where",
-    "column",
-    "groups",
-    "fdr",
-    "fpr",
-    "confidence",
-    "adaptive",
-    "append",
-    "lower_is_anomalous",
-)  # as they are given
+# Options that are passed on as they are given
+PASSED = ("against_where", "column", "groups", "fdr", "fpr", "confidence", "adaptive", "append", "lower_is_anomalous")
 
 
 @dataclass(kw_only=True)

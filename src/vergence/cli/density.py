@@ -13,7 +13,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, 
 
 from vergence.cli import options
 from vergence.utils.checks import counted, expect, in_percent
-from vergence.utils.terminal import note, table
+from vergence.utils.terminal import note, number, table
 
 if TYPE_CHECKING:
     from vergence.data.arrays import Pairs
@@ -265,8 +265,7 @@ def _scenario(command: DensityPredict) -> None:
     for text in notes:
         note(text)
     for name in model._names()[1]:
-        numbers = (f"{found[f'{name}_{part}']:.4g}" for part in ("mean", "mode", "low", "high"))
-        mean, mode, low, high = (number.replace("inf", "infinite") for number in numbers)
+        mean, mode, low, high = (number(found[f"{name}_{part}"]) for part in ("mean", "mode", "low", "high"))
         print(f"{name} is {mean} on average, and between {low} and {high} with {in_percent(command.level)} probability.")
         if mode != mean:
             print(f"The most probable value of {name} is {mode}.")

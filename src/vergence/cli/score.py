@@ -123,8 +123,7 @@ def _show(found: "Decisions") -> None:
         print(line)
     rows = found.most_anomalous(SHOWN)
     columns = {"name": "name", "score": "score", "p": "p_value", "feature set": "feature_set", "nearest": "nearest"}
-    shown: dict[str, Callable[[Any], str]] = {"p_value": "{:.2g}".format}
-    shown["score"] = lambda score: f"{score:.1f}".replace("inf", "infinite")
+    shown: dict[str, Callable[[Any], str]] = {"p_value": "{:.2g}".format, "score": lambda score: terminal.number(score, ".1f")}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
     filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}
     table = [[shown.get(name, str)(row[name]) for name in filled.values()] for row in rows]

@@ -487,10 +487,10 @@ def _holds_images(column: Any, folder: Path) -> bool:
     return any((folder / value).is_file() for value in first)
 
 
-def _in_table(value: Any, text: str, folder: Path) -> tuple[str, Any]:
-    """Returns name and content of an image; a text names it if it is no file."""
+def _in_table(value: Any, given: str, folder: Path) -> tuple[str, Any]:
+    """Returns the name and the content of an image; the name is the path, or else the given one."""
     path, value = (value.get("path"), value.get("bytes") or value.get("path")) if isinstance(value, dict) else (value, value)
-    name = written_name(path) if isinstance(path, str) and path else text
+    name = written_name(path) if isinstance(path, str) and path else given
     return name, folder / value if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 

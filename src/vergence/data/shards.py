@@ -224,7 +224,7 @@ def _of_tar(address: str) -> Part:
 
 
 def name_column(there: Sequence[str], other: str) -> str | None:
-    """Returns the column that names the images of a table, of those that are there; None where there is no other."""
+    """Returns which of a table's columns has the names of its images, which are in another one; None if none has."""
     return next((name for name in NAME_COLUMNS if name in there and name != other), None)
 
 

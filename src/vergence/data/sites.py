@@ -180,9 +180,9 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     sites.columns, sites.reader = columns, _Reader(sites, contents, forms)
     names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
-    words = [one for one in every if not one[1:].isdecimal() and not one.isdecimal()]
-    mine = not words or names == tuple(every) or not set(names) & set(every)
-    expect(mine, f"names of channels in the order {', '.join(every)}", ", ".join(names), "leave `channels` out, or correct it")
+    numbered = all(re.fullmatch(r"\D?\d+|", one) for one in every)
+    fits = numbered or names == tuple(every) or not set(names) & set(every)
+    expect(fits, f"names of channels in the order {', '.join(every)}", ", ".join(names), "leave `channels` out, or correct it")
     notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
     return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, notes)
 
@@ -205,8 +205,8 @@ def _grouped(
         else:
             again.append((one, other))
             skipped.append(Skipped(one, f"{other} is read as the same well, site and channel"))
-    few = len(again) <= MISSED * len(found)
     both = " and ".join(again[0]) if again else ""
+    few = len(again) <= MISSED * len(found)
     expect(few, "one file for each well, site and channel", both, "give a pattern with the group channel")
     return of, skipped
 

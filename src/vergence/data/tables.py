@@ -425,12 +425,29 @@ def rows_where(table: Any, where: str, wanted: str, name: str) -> tuple[list[boo
     Signs are =, !=, ``in`` and ``not in``, with values between commas. A message says what was ``wanted``, and what the table is.
     """
     found = CONDITION.fullmatch(where)
-    column = found["name"].strip("'\"` ") if found else ""
     if found is None:
         refuse("a condition such as 'compound = DMSO'", f"'{where}'", "correct it")
+    column = found["name"].strip("'\"` ")
     require_choice(f"the column of '{where}'", column, table.column_names)
     texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
     values = {text.strip(" '\"") for text in texts}
     holds = [(str(value) in values) != (found["sign"] in ("!=", "not in")) for value in table[column].to_pylist()]
     expect(any(holds), f"{wanted} where {where}", f"none in {name}", "correct the condition")
     return holds, column
+
+
+def typed(values: Any) -> Array:
+    """Returns an Arrow column as numbers, where it has them, else as texts."""
+    import pyarrow.types as types
+
+    if types.is_floating(values.type) or (types.is_integer(values.type) and not values.null_count):
+        return numbers_of(values)
+    return np.asarray(["" if value is None else str(value) for value in values.to_pylist()], dtype=np.str_)
+
+
+def numbers_of(values: Any) -> Array:
+    """Returns an Arrow column of numbers as an array; without gaps without pandas, which ``to_numpy`` loads."""
+    import pyarrow.types as types
+
+    direct = not values.null_count and (types.is_floating(values.type) or types.is_integer(values.type))
+    return np.asarray(np.from_dlpack(values.combine_chunks()) if direct else values.to_numpy())

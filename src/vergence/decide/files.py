@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, listed, notes_of, read_table
-from vergence.data.tables import column_kinds, rows_where
+from vergence.data.tables import column_kinds, numbers_of, rows_where, typed
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import array_of
 from vergence.decide.page import write_decisions
@@ -37,12 +37,13 @@ class _Scores:
     values: np.ndarray
     table: Any
     names: list[str]
-    of_file: np.ndarray | None = None  # which rows of the file these are, where not all
+    rows: np.ndarray  # numbers of these rows in the file, (m,), from 0
 
-    def where(self, rows: np.ndarray) -> "_Scores":
-        """Returns some rows, (n,) of bool."""
-        names = [name for name, is_one in zip(self.names, rows.tolist(), strict=True) if is_one] if self.names else []
-        return _Scores(self.values[rows], self.table.filter(rows), names, rows)
+    def where(self, some: np.ndarray) -> "_Scores":
+        """Returns some of the rows, (m,) of bool."""
+        at = np.flatnonzero(some)
+        names = [self.names[i] for i in at.tolist() if self.names]
+        return _Scores(self.values[at], self.table.take(at), names, self.rows[at])
 
 
 def calibrate_files(
@@ -76,11 +77,12 @@ def calibrate_files(
         normal = np.array(rows_where(both.table, against_where, "normal rows", new.name)[0])
         a, b = both.where(normal), both.where(~normal)
     gap, there = np.isnan(a.values), ~np.isnan(b.values)
-    expect(not gap.any(), f"a score in each row of {calibration.name}", f"none in row {gap.argmax() + 1}", "leave the row out")
+    none = f"none in row {a.rows[gap.argmax()] + 1}"
+    expect(not gap.any(), f"a score in each row of {calibration.name}", none, "leave the row out")
     twice = sorted(set(a.names) & set(b.names))
     hint = "leave it out of one file, or rename it if it is another item"
     expect(not twice, f"items of {new.name} that are not in {calibration.name}", f"{twice[:1]} in both", hint)
-    sides = None if groups is None else (_typed(a.table[groups]), _typed(b.table[groups])[there])
+    sides = None if groups is None else (typed(a.table[groups]), typed(b.table[groups])[there])
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
     written = {**_kept(new, b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
@@ -135,9 +137,9 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
     kind = kinds[name].kind
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
     expect(numbers, f"numbers in the column {name} of {path.name}", kinds[name].held, "name another with `column`")
-    values = _numbers(table[name]).astype(np.float64)
+    values = numbers_of(table[name]).astype(np.float64)
     ids = next((key for key, one in kinds.items() if one.kind == "identifier" and one.found), None)
-    return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()])
+    return _Scores(values, table, [] if ids is None else [str(x) for x in table[ids].to_pylist()], np.arange(len(values)))
 
 
 def _of_arrays(path: Path, column: str | None, groups: str | None) -> Any:
@@ -162,41 +164,21 @@ def _score_column(kinds: Any, file: str, any_kind: bool) -> str:
     numbers = [key for key, column in kinds.items() if column.kind == "number" or any_kind]
     if SCORE in kinds:
         return SCORE
-    expect(
-        len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", listed(list(kinds), MOST), "name the scores with `column`"
-    )
+    given = listed(list(kinds), MOST)
+    expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", given, "name the scores with `column`")
     return str(numbers[0])
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _typed(values: Any) -> np.ndarray:
-    """Returns an Arrow column as numbers, where it has them, else as texts."""
-    import pyarrow.types as types
-
-    if types.is_floating(values.type) or (types.is_integer(values.type) and not values.null_count):
-        return _numbers(values)
-    return np.asarray(list(map(_text, values.to_pylist())), dtype=np.str_)
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """Returns an Arrow column of numbers as an array; without gaps without pandas, which ``to_numpy`` loads."""
-    import pyarrow.types as types
-
-    direct = not values.null_count and (types.is_floating(values.type) or types.is_integer(values.type))
-    return np.asarray(np.from_dlpack(values.combine_chunks()) if direct else values.to_numpy())
 
 
 def _kept(path: Path, scores: _Scores, ending: str) -> dict[str, np.ndarray]:
     """Returns a file's columns for one with an ending: as they stand in its text, or as numbers where nothing is lost."""
-    written = as_written(path, table := scores.table)
-    if scores.of_file is not None and written is not table:
-        written = written.filter(scores.of_file)
+    table = scores.table
+    written = as_written(path, table)
+    if written.num_rows > len(scores.rows):
+        written = written.take(scores.rows)
 
     def kept(name: str) -> np.ndarray:
-        values, texts = _typed(table[name]), None if written is table else list(map(_text, written[name].to_pylist()))
+        values, cells = typed(table[name]), [] if written is table else written[name].to_pylist()
+        texts = None if written is table else ["" if cell is None else str(cell) for cell in cells]
         if texts is None and ending in ("", ".jsonl"):
             return np.fromiter(table[name].to_pylist(), dtype=object, count=len(values))
         numbers = values.dtype.kind != "U"

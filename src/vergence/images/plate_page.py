@@ -102,23 +102,23 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
         "start": "flag" if flag.any() else "all", "flag": flag.astype(int).tolist(), "propertyNames": kinds,
         "properties": [1 << kinds.index(kind) if kind else 0 for kind in of_site],
         "most": int(min(len(rows), max(50, 3 * flag.sum()))),
-        "about": [_treatment(found, i) for i in some],
+        "about": _treatments(found, some),
         **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
         **_images(found, some, order[:LARGE].tolist()),
     }  # fmt: skip
 
 
-def _treatment(found: Found, i: int) -> str:
-    """Returns what the plate map says of a site."""
-    given = {name: values[i] for name, values in found.sites.columns.items() if name.startswith("Metadata_")}
-    control = given.pop("Metadata_control")
-    named = [
-        f"{name.removeprefix('Metadata_')} {value}"
-        for name, value in given.items()
-        if name not in METADATA and value not in ("", None) and value == value
-    ]
-    apart = ", stands apart from the others, flagged without a rate" if control and found.column("flag")[i] else ""
-    return ("control well: " if control else "") + ", ".join(named[:TOLD]) + apart
+def _treatments(found: Found, rows: Sequence[int]) -> list[str]:
+    """Returns what the plate map says of some sites."""
+    control, flag = found.sites["Metadata_control"], found.column("flag")
+    given = {name.removeprefix("Metadata_"): x for name, x in found.sites.columns.items() if name.startswith("Metadata_")}
+    shown = {name: x for name, x in given.items() if f"Metadata_{name}" not in (*METADATA, "Metadata_control")}
+    texts = []
+    for i in rows:
+        named = [f"{name} {x[i]}" for name, x in shown.items() if x[i] != "" and x[i] == x[i]]  # NaN where there is none
+        apart = ", stands apart from the others, flagged without a rate" if control[i] and flag[i] else ""
+        texts.append(("control well: " if control[i] else "") + ", ".join(named[:TOLD]) + apart)
+    return texts
 
 
 def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str, Any]:

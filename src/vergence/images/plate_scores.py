@@ -50,7 +50,7 @@ KINDS = {  # measurements of a channel that an error of a kind moves, in which d
 }
 CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
 TELLING = {"empty": 100.0, "saturation": 3.0, "shift": 1.5, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
-SURE = {"saturation": 2.0}  # deviations from which a kind is the reason
+SURE, CERTAIN = {"saturation": 2.0}, 50.0  # deviations from which a kind is the reason, and its weight then
 CORRELATES, MANY_PAIRS = 3.0, 0.5  # deviations of a pair of channels, and share of the pairs, as an object in all channels has
 OBJECT = 0.2  # weight of bleed there
 BLEED, SHIFT, NONE = "bleed", "shift", "empty"
@@ -76,7 +76,6 @@ class Units:
     well: Ints  # numbers of well, plate, row and column, (M,)
     plate: Ints
     place: Ints  # row and column, (M, 2)
-    raw: Floats | None = None  # measurements as they are, (M, q)
 
     @property
     def rim(self) -> Ints:
@@ -95,9 +94,8 @@ class Units:
     def by_well(self) -> "Units":
         """Returns the wells, in the order of their numbers."""
         first = np.unique(self.well, return_index=True)[1]
-        both = self.x if self.raw is None else np.c_[self.x, self.raw]
-        x, raw = np.split(np.stack([np.median(both[self.well == k], 0) for k in self.well[first]]), [self.x.shape[1]], 1)
-        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first], raw if raw.size else None)
+        x = np.stack([np.median(self.x[self.well == k], 0) for k in self.well[first]])
+        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first])
 
     def deviations(self, least: Floats) -> tuple[Floats, Floats]:
         """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q)."""
@@ -224,9 +222,8 @@ def apart(scores: Floats) -> Bools:
 
 
 def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
-    """Returns what is flagged among sites or wells, by q measurements; raw ones tell drifts over the plate."""
+    """Returns what is flagged among sites or wells, by q measurements."""
     split = split_controls(units, measures)
-    drift = [] if units.raw is None else split_controls(replace(units, x=units.raw), measures, STEEP)
     units = centered(units, [p for p, name, _ in split if name == "rim"])
     z, own = units.deviations(np.array([one.least for one in measures]))
     sign = np.array([one.sign for one in measures])
@@ -242,7 +239,7 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     if 0 < decisions.flagged <= MANY * len(score) >= MANY * LEAST:
         p = np.maximum(p, tail_p_values(score))
         decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
-    return Judged(decisions, z.mean(1), far, list({one[:2]: one for one in [*split, *drift]}.values()))
+    return Judged(decisions, z.mean(1), far, split)
 
 
 def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
@@ -250,9 +247,8 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
 
     One that an error of a single kind moves counts more than one that several kinds move, as the background.
     """
-    weight = np.where(added >= [SURE.get(one.kind, np.inf) for one in measures], 50, 1) * [
-        TELLING.get(one.kind, 1.0) for one in measures
-    ]
+    sure, telling = ([of.get(one.kind, other) for one in measures] for of, other in ((SURE, np.inf), (TELLING, 1.0)))
+    weight = np.where(added >= sure, CERTAIN, 1.0) * telling
     pairs = np.array([one.kind == BLEED for one in measures])
     if pairs.sum() > 1:  # an object in all channels correlates them all; bleed two
         many = (added[:, pairs] >= CORRELATES).mean(1) > MANY_PAIRS

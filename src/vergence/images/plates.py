@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from vergence.data import table_files
 from vergence.data.image_list import open_images
 from vergence.data.sites import GIVEN, METADATA, Sites, sites_of, well_name
-from vergence.data.tables import as_table, rows_where
+from vergence.data.tables import as_table, rows_where, typed
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
 from vergence.images import plate_scores
@@ -225,51 +225,58 @@ class _Map:
 
 def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
     """Returns the sites, with the name that the map gives a single plate, and what it says of each; with notes."""
-    table = (
-        as_table(plate) if hasattr(plate, "columns") or hasattr(plate, "column_names") else table_files.read_table(Path(plate))
-    )
-    lower = {name.lower(): name for name in table.column_names}
-    well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
-    expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
+    import pyarrow as pa
+
+    table = as_table(plate)
+    table = table_files.read_table(Path(plate)) if table is None else table
+    used, plates, wells = _places(table)
     is_control, treatment = rows_where(table, where, "control wells", "the plate map")
-    plates = ["" if value is None else str(value) for value in table[own[0]].to_pylist()] if own else [""] * len(is_control)
-    there = sorted({name for name, _ in sites.wells})
-    single = len(set(plates)) == 1  # a map of one plate is that of all
-    if single and plates[0] and len(there) == 1:
-        sites = sites.of_plate(plates[0])
-    unknown = [name for name in there if not single and name not in plates]
-    found = f"{table_files.listed(unknown, 3)} among the images"
-    expect(
-        not unknown,
-        f"the plates of the plate map, {table_files.listed(sorted(set(plates)), 3)}",
-        found,
-        "correct the map or the pattern",
-    )
-    keys = [("" if single else one, well_name(str(w))) for one, w in zip(plates, table[well[0]].to_pylist(), strict=True)]
-    row = {key: i for i, key in enumerate(keys)}
-    twice = [key[1] for key, is_one in zip(keys, is_control, strict=True) if is_one != is_control[row[key]]]
-    expect(not twice, "each well in one row of the plate map", f"{twice[:1]} in rows that differ", "correct the map")
-    mine = [("" if single else one, name) for one, name in sites.wells]
-    lacking, without = (sorted({" ".join(filter(None, key)) for key in some}) for some in ({*mine} - {*keys}, {*keys} - {*mine}))
-    some = table_files.listed(lacking, 3)
-    expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
-    notes = [f"{counted(len(lacking), 'well')} not in the plate map, judged as treated wells: {some}."] if lacking else []
-    notes += (
-        [f"{counted(len(without), 'well')} of the plate map without images: {table_files.listed(without, 3)}."] if without else []
-    )
-    index = [row.get(key, -1) for key in mine]
-    named = {_metadata(name): _taken(table[name], index) for name in table.column_names if name not in well + own}
+    sites, single = _with_plate(sites, plates), len(set(plates)) == 1  # a map of one plate is that of all
+    keys = [("" if single else name, well) for name, well in zip(plates, wells, strict=True)]
+    index, notes = _matched([("" if single else name, well) for name, well in sites.wells], keys, is_control)
+    taken = pa.array([None if i < 0 else i for i in index], pa.int64())
+    named = {_metadata(name): typed(table[name].take(taken)) for name in table.column_names if name not in used}
     control = np.array([i >= 0 and is_control[i] for i in index], dtype=bool)
-    expect(not control.all(), f"wells that are no control wells, next to those where {where}", "none", "correct the condition")
+    expect(not control.all(), f"wells other than control wells ({where})", "none", "correct the condition")
     return sites, _Map(control, {k: x for k, x in named.items() if k not in METADATA}, _metadata(treatment), notes)
 
 
-def _taken(column: Any, index: Sequence[int]) -> Array:
-    """Returns the values of some rows of an Arrow column as numbers or texts; NaN or "" where the row is -1 or has none."""
-    values = [None if i < 0 else column[i].as_py() for i in index]
-    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        return np.array(values) if all(isinstance(value, int) for value in values) else np.array(values, dtype=np.float64)
-    return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
+def _places(table: Any) -> tuple[list[str], list[str], list[str]]:
+    """Returns the columns of a plate map that name wells and plates, and the plate and well of each row; "" for no plate."""
+    lower = {name.lower(): name for name in table.column_names}
+    well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
+    expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
+    wells = [well_name(str(name)) for name in table[well[0]].to_pylist()]
+    plates = ["" if name is None else str(name) for name in table[own[0]].to_pylist()] if own else [""] * len(wells)
+    return well + own, plates, wells
+
+
+def _with_plate(sites: Sites, plates: Sequence[str]) -> Sites:
+    """Returns the sites, named after the plate of the map if it is the only one; all plates have to be on a map of several."""
+    names, there = sorted(set(plates)), sorted({name for name, _ in sites.wells})
+    if len(names) == 1:
+        return sites.of_plate(names[0]) if names[0] and len(there) == 1 else sites
+    unknown = [name for name in there if name not in names]
+    given, found = table_files.listed(names, 3), f"{table_files.listed(unknown, 3)} among the images"
+    expect(not unknown, f"the plates of the plate map, {given}", found, "correct the map or the pattern")
+    return sites
+
+
+Key = tuple[str, str]  # plate and well
+
+
+def _matched(mine: Sequence[Key], keys: Sequence[Key], is_control: Sequence[bool]) -> tuple[list[int], list[str]]:
+    """Returns the row of the plate map of each site (N,), -1 for none, and notes on wells that only one of both has."""
+    row = {key: i for i, key in enumerate(keys)}
+    twice = [key[1] for key, is_one in zip(keys, is_control, strict=True) if is_one != is_control[row[key]]]
+    expect(not twice, "each well in one row of the plate map", f"{twice[:1]} in rows that differ", "correct the map")
+    both = ({*mine} - {*keys}, {*keys} - {*mine})
+    lacking, without = (sorted(" ".join(filter(None, key)) for key in some) for some in both)
+    some = table_files.listed(lacking, 3)
+    expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
+    texts = ((lacking, "not in the plate map, judged as treated wells"), (without, "of the plate map without images"))
+    notes = [f"{counted(len(wells), 'well')} {what}: {table_files.listed(wells, 3)}." for wells, what in texts if wells]
+    return [row.get(key, -1) for key in mine], notes
 
 
 def _metadata(name: str) -> str:
@@ -280,19 +287,13 @@ def _metadata(name: str) -> str:
 # The judgment
 
 
-class _Compared(NamedTuple):
-    """What is compared: the sites of plates, by measures."""
-
-    units: plate_scores.Units
-    measures: list[Measure]
-    plates: list[str]
-
-
-def _units(wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control: Bools, channels: Sequence[str]) -> _Compared:
-    """Returns the sites (N,) as they are compared, in what, and the plates."""
+def _compared(
+    wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control: Bools, channels: Sequence[str]
+) -> tuple[plate_scores.Units, Floats, list[Measure], list[str]]:
+    """Returns the sites (N,) as they are compared, their measurements (N, q) as they are, what these are, and the plates."""
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
     number = np.unique([" ".join(well) for well in wells], return_inverse=True)[1].reshape(-1)
-    table, place = rows["channels"].astype(np.float64), plate_scores.rows_and_columns([name for _, name in wells])
+    table, place = rows["channels"], plate_scores.rows_and_columns([name for _, name in wells])
     measures, x = plate_scores.measures_of(channels, table, rows["pairs"])
     cells, raw = plate_scores.cells_of(table), x.copy()
     for p, name in enumerate(plates.tolist()):
@@ -303,9 +304,8 @@ def _units(wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control:
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
         x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
     none = plate_scores.empty(table, control, plate)
-    x, raw = np.c_[x, none], np.c_[raw, none]
-    units = plate_scores.Units(x, control, number, plate.reshape(-1), place, raw)
-    return _Compared(units, [*measures, Measure(NONE, "", 1, 1.0)], plates.tolist())
+    units = plate_scores.Units(np.c_[x, none], control, number, plate.reshape(-1), place)
+    return units, np.c_[raw, none], [*measures, Measure(NONE, "", 1, 1.0)], plates.tolist()
 
 
 def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float) -> PlateResult:
@@ -313,10 +313,11 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     index, control = rows["index"], known.control
     every = sites.wells
     wells = [every[i] for i in index.tolist()]
-    units, measures, plates = _units(wells, rows, control, sites.channels)
-    number = units.well
-    one, of = (units, np.arange(len(wells))) if per == "site" else (units.by_well(), number)
+    units, raw, measures, plates = _compared(wells, rows, control, sites.channels)
+    one, of = (units, np.arange(len(wells))) if per == "site" else (units.by_well(), units.well)
     found = plate_scores.judged(one, measures, fdr)
+    drift = plate_scores.split_controls(replace(units, x=raw), measures, plate_scores.STEEP)
+    found = replace(found, split=list({where[:2]: where for where in [*found.split, *drift]}.values()))
     heat = plate_scores.heat_of(rows["tiles"], control, units.plate)
     why = [measures[j] for j in plate_scores.most_telling(found.added, measures)[of].tolist()]
     told = (found.decisions.flag | found.apart)[of]
@@ -326,16 +327,17 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
         columns[METADATA[2]] = np.array(columns[METADATA[2]], dtype=np.int64)
     columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
-    columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": _reasons(why, probable)}
-    columns |= _measurements(sites.channels, rows["channels"].astype(np.float64), rows["pairs"])
+    reasons = [PHRASES[m.kind] + _in(m.channel) if tell else "" for m, tell in zip(why, probable.tolist(), strict=True)]
+    columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": reasons}
+    columns |= _measurements(sites.channels, rows["channels"], rows["pairs"])
     skipped = _skipped(sites)
-    summary = _summary(sites, found, plates, per, control, len(np.unique(number[control])), len(skipped))
+    summary = _summary(sites, found, plates, per, control, len(np.unique(units.well[control])), len(skipped))
     order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
-    summary["treatments"] = _treatments(known.treatments, number, found.decisions.flag[of])
+    summary["treatments"] = _treatments(known.treatments, units.well, found.decisions.flag[of])
     summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
-    summary["sentences"] = _sentences(
-        summary, _kinds(columns, why, found.decisions.flag[of]), found, [*sites.notes, *known.notes], skipped
-    )
+    first = np.unique(of, return_index=True)[1]  # a site of each well that is judged, or each site
+    kinds = _kinds(columns, why, first[found.decisions.flag].tolist())
+    summary["sentences"] = _sentences(summary, kinds, [*sites.notes, *known.notes], skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
 
@@ -350,35 +352,30 @@ def _skipped(sites: Sites) -> Table:
 
 def _measurements(channels: Sequence[str], table: Array, pairs: Array) -> dict[str, Any]:
     """Returns the columns of measurements; those that CellProfiler defines otherwise, or not at all, have names of their own."""
-    names = ["ImageQuality_" * (name in CELLPROFILER) + PREFIX * (name not in CELLPROFILER) + name for name in CHANNEL]
+    names = [f"ImageQuality_{name}" if name in CELLPROFILER else PREFIX + name for name in CHANNEL]
     columns = {f"{name}_{c}": table[:, k, m] for k, c in enumerate(channels) for m, name in enumerate(names)}
     for (a, b), x in zip(itertools.combinations(channels, 2), pairs.transpose(1, 0, 2), strict=True):
         columns |= {f"{PREFIX}{name}_{a}_{b}": of for name, of in zip(("Correlation", "Shift"), x.T, strict=True)}
     return columns
 
 
-def _reasons(why: Sequence[Measure], told: Bools) -> list[str]:
-    """Returns why each site (N,) of some is anomalous, in words."""
-    return [_with_channel(PHRASES[one.kind], one.channel) if tell else "" for one, tell in zip(why, told.tolist(), strict=True)]
-
-
-def _with_channel(phrase: str, channel: str) -> str:
+def _in(channel: str) -> str:
+    """Returns where an error is, in words behind its kind; nothing for all channels."""
     between = "between" if " and " in channel else "in" if not channel[:1].isdecimal() else "in channel"
-    return f"{phrase} {between} {channel}" if channel else phrase
+    return f" {between} {channel}" if channel else ""
 
 
-def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flag: Bools) -> list[str]:
-    """Returns how many flagged sites there are of each kind of error, the most common first, and where most of them are."""
-    flagged = np.flatnonzero(flag).tolist()
+def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flagged: Sequence[int]) -> list[str]:
+    """Returns how many flagged sites, or wells, have each kind of error, the most common first, and where most of them are."""
     texts = []
     for kind, n in Counter(why[i].kind for i in flagged).most_common():
         own = [i for i in flagged if why[i].kind == kind]
         channel, often = Counter(why[i].channel for i in own).most_common(1)[0]
         row, times = Counter(columns[METADATA[1]][i].rstrip("0123456789") for i in own).most_common(1)[0]
-        most = [_with_channel("", channel).strip()] if n > often > MOST_IN * n else []
-        most += [f"in row {row}"] if n > NAMED and times > MOST_IN * n else []
-        text = _with_channel(PHRASES[kind], channel if often == n else "")
-        texts.append(f"{n:,} {text}{', most ' * bool(most)}{' and '.join(most)}")
+        most = [_in(channel)] if n > often > MOST_IN * n else []
+        most += [f" in row {row}"] if n > NAMED and times > MOST_IN * n else []
+        where = _in(channel) if often == n else ""
+        texts.append(f"{n:,} {PHRASES[kind]}{where}" + (f", most{' and'.join(most)}" if most else ""))
     return texts
 
 
@@ -418,7 +415,7 @@ def _summary(
     }
 
 
-def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes: Sequence[str], skipped: Table) -> list[str]:
+def _sentences(s: Mapping[str, Any], kinds: Sequence[str], notes: Sequence[str], skipped: Table) -> list[str]:
     """Returns the answer, its condition, and what else to know."""
     noun = s["noun"]
     texts = [f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged."]
@@ -429,7 +426,7 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     texts.append(held if s["flagged"] else few)
     texts += ["A strong treatment can be flagged without an error: look before you drop its sites."] if s["flagged"] else []
     for plate, where, kind, channel in s["split"]:
-        what = _with_channel("brightness" if kind == NONE else kind, channel)
+        what = f"{'brightness' if kind == NONE else kind}{_in(channel)}"
         texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
     texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
     often = [f"{name} ({bad:,} of {wells:,} wells)" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
@@ -441,8 +438,8 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], found: Judged, notes:
     if len(skipped):
         each = [f"{name} ({why})" for name, why in zip(skipped["site"], skipped["reason"], strict=True)]
         known = sum(name != "" for name in skipped[METADATA[1]])
-        kinds = [counted(n, of) for n, of in ((known, "site"), (len(each) - known, "file")) if n]
-        texts.append(f"{' and '.join(kinds)} not judged: {listed(each, 'skipped.csv')}.")
+        many = " and ".join(counted(n, of) for n, of in ((known, "site"), (len(each) - known, "file")) if n)
+        texts.append(f"{many} not judged: {listed(each, 'skipped.csv')}.")
     channels = ", ".join(s["channels"])
     read = "as the pattern says" if s["pattern"][0] == GIVEN else f"as {s['pattern'][0]}"
     return [*texts, *notes, f"Names read {read}; {counted(len(s['channels']), 'channel')}: {channels}."]

@@ -144,12 +144,17 @@ def printed(text: str) -> str:
     return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def number(value: float, form: str = ".4g") -> str:
+    """Returns a number as text, an infinite one in words."""
+    return f"{value:{form}}".replace("inf", "infinite")
+
+
 def _in_terminal(cell: Any) -> str:
     if cell is None or cell != cell:
         return "-"
     if isinstance(cell, str):
         return printed(cell)
-    return f"{cell:.3f}".replace("inf", "infinite") if isinstance(cell, float) else str(cell)
+    return number(cell, ".3f") if isinstance(cell, float) else str(cell)
 
 
 def paragraphs(sentences: Sequence[str]) -> str:
@@ -232,4 +237,4 @@ class Table(Tabular):
 def _in_words(value: Any, percent: bool = False) -> str:
     if percent and value is not None:
         return f"{100 * value:.1f} %"
-    return f"{value:.4g}".replace("inf", "infinite") if isinstance(value, float) else "" if value is None else str(value)
+    return number(value) if isinstance(value, float) else "" if value is None else str(value)

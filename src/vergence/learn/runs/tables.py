@@ -51,7 +51,7 @@ class Measure:
     def text(self, row: str) -> str:
         """Returns a value in digits: a share in percent; a dash where it was not measured."""
         value = self.values.get(row)
-        return "–" if value is None else percent(value) if self.share else f"{value:.4g}".replace("inf", "infinite")
+        return "–" if value is None else percent(value) if self.share else terminal.number(value)
 
 
 @dataclass(frozen=True)
