@@ -244,9 +244,12 @@ const draw = (fresh = false) => {
     ? `Marked: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
       + (decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
   expected();
+  if (fresh) toTop();
   paint();
   points();
 };
+const under = () => document.querySelector(".tools").getBoundingClientRect().bottom;  // what the list can be hidden by
+const toTop = () => scrollBy(0, Math.min(0, grid.getBoundingClientRect().top - under()));  // a new list is seen from its first
 const progress = () => {
   const first = ordered("score").slice(0, state.first), n = first.filter(i => verdict.get(i) === "anomaly").length;
   return `You marked ${count(n)} of the first ${count(first.length)} as anomal${n === 1 ? "y" : "ies"}.`;
@@ -374,8 +377,7 @@ large.addEventListener("close", () => focusOn(Math.max(0, view[at] === current ?
 const focusOn = k => {
   focused = Math.max(0, Math.min(view.length - 1, k));
   const top = grid.getBoundingClientRect().top + Math.floor(focused / columns) * high();
-  const head = document.querySelector(".tools").getBoundingClientRect().bottom;
-  if (top < head || top + high() > innerHeight) scrollBy(0, top - Math.max(head, 0) - 20);
+  if (top < under() || top + high() > innerHeight) scrollBy(0, top - Math.max(under(), 0) - 20);
   paint();
   grid.querySelector(`[data-k="${focused}"]`)?.focus({ preventScroll: true });
 };
