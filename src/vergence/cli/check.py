@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN = 3  # images that are printed
 PASSED = (
     "against", "heatmaps", "leaks", "encoder", "vectors", "against_vectors", "size", "fdr", "region_rate", "groups", "labels",
-    "map", "only", "agreement", "keep", "column", "range", "channel", "workers",
+    "map", "only", "agreement", "keep", "column", "range", "channel", "trust_code", "workers",
 )  # fmt: skip
 KEPT = (
     "against", "out", "encoder", "vectors", "against_vectors", "size", "groups", "labels", "column", "range", "channel",
@@ -109,6 +109,7 @@ class Check:
     per: Annotated[Literal["site", "well"], arg(help_behavior_hint="(default: site)")] = "site"
     """With --plate: what is flagged."""
     data_root: options.DataRoot = None
+    trust_code: options.TrustCode = False
     workers: Annotated[int, arg(metavar="N")] = 2
     """Processes that read images."""
     threads: options.Threads = None
@@ -253,7 +254,7 @@ def _again(command: Check) -> str:
     """Returns the command with the options that decide what is read and how it is judged."""
     stated = {one.name: getattr(command, one.name) for one in fields(command) if getattr(command, one.name) != one.default}
     texts = [(f"--{name.replace('_', '-')}", str(stated[name])) for name in KEPT if name in stated]
-    return shlex.join(["vergence", "check", command.source, *itertools.chain(*texts)])
+    return shlex.join(["vergence", "check", command.source, *itertools.chain(*texts), *["--trust-code"] * command.trust_code])
 
 
 def _next(command: Check, found: "CheckResult", out: Path) -> str:

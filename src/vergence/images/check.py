@@ -70,6 +70,7 @@ def check(
     range: str | Sequence[float] | None = None,
     channel: str | int | None = None,
     root: str | None = None,
+    trust_code: bool = False,
     workers: int = 2,
 ) -> CheckResult:
     """Returns the anomalies among images or vectors, where and why, and which are duplicates of others.
@@ -109,6 +110,7 @@ def check(
             some images decide, of ``against`` where there is one.
         channel: The one channel that is judged: a number from 0, or ``red``, ``green`` or ``blue``. By default all are.
         root: Folder of torchvision's data sets.
+        trust_code: Whether a run that ``encoder`` names may import code that is not the library's.
         workers: Processes that read images.
 
     Raises:
@@ -143,7 +145,7 @@ def check(
         both = against is None or (vectors is None) == (against_vectors is None)
         expect(both, "vectors of the images and of the reference", "one of them", "give `vectors` and `against_vectors`, or none")
         expect(against is not None or against_vectors is None, "a reference for `against_vectors`", "none", "give `against`")
-        settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder)
+        settings = replace(settings, encoder="none") if parts else _with_encoder(settings, encoder, trust_code)
         read: dict[str, Any] = {"root": root, "column": column, "range": range, "channel": channel}
         reference = None if against is None else open_images(against, **read)
         images = open_images(source, **read, like=reference)
@@ -154,7 +156,7 @@ def check(
     return result
 
 
-def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSettings:
+def _with_encoder(settings: CheckSettings, encoder: str | nn.Module, trust_code: bool) -> CheckSettings:
     """Returns the settings with what gives features."""
     if isinstance(encoder, nn.Module):
         return replace(settings, network=FrozenNetwork(encoder, type(encoder).__name__), encoder=type(encoder).__name__)
@@ -164,7 +166,7 @@ def _with_encoder(settings: CheckSettings, encoder: str | nn.Module) -> CheckSet
     if (Path(encoder) / "config.json").is_file():
         from vergence.learn.runs.run import load  # a run as encoder alone needs the trainer
 
-        run = load(Path(encoder), device="cpu")
+        run = load(Path(encoder), device="cpu", trust_code=trust_code)
         return replace(settings, embed=_RunEmbedding(run.method.encoder, run.folder.metadata.shape), encoder=f"the run {encoder}")
     network = at_hand() if encoder == ENCODER else named_network(encoder)
     if network is None:

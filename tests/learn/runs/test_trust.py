@@ -66,11 +66,12 @@ def arguments(command, folder):
         "evaluate": [run, "--no-probes", "--device", "cpu"],
         "embed": [run, x, "--out", folder / "e.npz", "--device", "cpu"],
         "score": [run, x, "--out", folder / "s.csv", "--device", "cpu"],
+        "check": [x, "--encoder", run, "--out", folder / "check"],
     }
     return [command, *map(str, more[command])]
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "embed", "score"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "embed", "score", "check"])
 def test_every_command_refuses_foreign_code_before_it_is_imported(folder, command):
     marker = folder.parent / "imported"
     assert "--trust-code" in refused(*arguments(command, folder), words="'payload:O'")
