@@ -192,16 +192,6 @@ def test_fewer_items_than_features_and_constant_features_are_no_obstacle(detecto
     assert detector.anomaly_score(changed).min() > detector.anomaly_score(typical).max()
 
 
-@pytest.mark.parametrize("detector", ALL, ids=name)
-def test_the_protocol_of_pytorch_ood(detector):
-    z = torch.from_numpy(data()).float()
-    y = torch.zeros(len(z))
-    y[:10] = -1
-    scores = detector.fit_features(z, y).predict_features(z)
-    assert scores.dtype == torch.float32 and scores.shape == (len(z),)
-    np.testing.assert_allclose(scores, detector.fit(z[10:]).anomaly_score(z).astype(np.float32), rtol=1e-5)
-
-
 def test_uniform_numbers_follow_the_values_and_are_uniform():
     X = data(1000, 3)
     u = uniform(np.concatenate([X, X]), 0)

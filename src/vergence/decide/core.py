@@ -15,7 +15,6 @@ import torch
 from scipy.sparse import issparse
 from sklearn.base import OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
 from typing_extensions import Self
 
 from vergence.decide import conformal
@@ -101,15 +100,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray:
         """Returns -1 for anomalies and 1 for all other items, (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
-
-    def fit_features(self, z: Tensor, y: Tensor | None = None) -> Self:
-        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), its anomalies, are left out."""
-        expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
-        return self.fit(z if y is None else z[y >= 0])
-
-    def predict_features(self, z: Tensor) -> Tensor:
-        """Returns `anomaly_score` as a tensor (N,) of float32 on the device of ``z``."""
-        return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
 
     def _try(self) -> None:
         check_is_fitted(self)
