@@ -151,9 +151,9 @@ def units(rng, wells=40, sites=4, controls=16, q=6, shift=0.0):
     """Gaussian measurements of sites on a plate of 5 rows; controls first."""
     well = np.repeat(np.arange(wells), sites)
     x = rng.normal(size=(len(well), q)) + 0.5 * rng.normal(size=(wells, q))[well]
-    place = np.c_[well % 5, well // 5]
+    place, zeros = np.c_[well % 5, well // 5], np.zeros(len(well), dtype=np.int64)
     control = np.isin(well, rng.choice(wells, controls, replace=False))
-    return Units(x + shift * (place[:, 1:] > 3), control, well, np.zeros(len(well), dtype=np.int64), place)
+    return Units(x + shift * (place[:, 1:] > 3), control, well, zeros, place, zeros)
 
 
 MEASURES = [Measure("focus", "1", sign, 0.1) for sign in (-1, -1, 1, 1, 0, 0)]
@@ -189,6 +189,12 @@ def test_control_sites_with_errors_do_not_calibrate():
     one.x[np.r_[bad, new], 2] += 15
     found = judged(one, MEASURES, 0.1)
     assert found.apart[bad].all() and found.apart.sum() <= 8 and found.decisions.flag[new].all()
+    some = np.flatnonzero(one.control)[-5:]
+    one.mark[some], one.mark[new[:3]], one.mark[new[3:5]], one.mark[bad] = 1, 1, -1, -1
+    marked = judged(one, MEASURES, 0.1)
+    n, m, flag = found.decisions.calibration + found.apart.sum(), found.decisions.total, marked.decisions.flag
+    assert marked.decisions.calibration == n - marked.apart.sum() - 5 and not marked.apart[[*some, *bad]].any()
+    assert marked.decisions.total == m - 3 and not flag[new[:5]].any() and flag.sum() > 0
 
 
 def test_scores_of_one_tail_do_not_stand_apart():

@@ -196,9 +196,12 @@ def _say(command: Check, summary: Mapping[str, Any], texts: Sequence[str]) -> No
 def _plate(command: Check) -> None:
     """Runs ``vergence check PLATE --plate FILE``."""
     from vergence.images.plates import check_plate
+    from vergence.images.review import Review
 
     given = {one.name for one in fields(command) if getattr(command, one.name) != one.default} - {"source", "data_root"}
-    others = sorted(given - {*OF_PLATES, "plate", "per", "out", "fdr", "column", "workers", "threads", "json", "fail_on"})
+    others = sorted(
+        given - {*OF_PLATES, "plate", "per", "out", "fdr", "confirm", "column", "workers", "threads", "json", "fail_on"}
+    )
     expect(not others, "options of plates with --plate", f"--{', --'.join(others)}".replace("_", "-"), "leave these out")
     expect(command.against_where, "--against-where CONDITION with --plate", "none", "say which are control wells")
     assert command.plate is not None and command.against_where is not None
@@ -207,6 +210,7 @@ def _plate(command: Check) -> None:
     about = {name: getattr(command, name) for name in ("pattern", "per", "fdr", "column", "workers")}
     found = check_plate(
         command.source,
+        confirmed=() if command.confirm is None else Review.read(command.confirm),
         plate=command.plate,
         against_where=command.against_where,
         channels=command.channels or (),

@@ -103,6 +103,7 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
         "properties": [1 << kinds.index(kind) if kind else 0 for kind in of_site],
         "most": int(min(len(rows), max(50, 3 * flag.sum()))),
         "about": _treatments(found, some),
+        "marks": [(k, of) for k, name in enumerate(names) if (of := found.summary["marks"].get(name))],
         **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
         **_images(found, some, order[:LARGE].tolist()),
     }  # fmt: skip

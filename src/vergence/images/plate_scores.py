@@ -10,8 +10,9 @@ for a site of a control well, in K folds of wells, and in the direction in which
 
 (cross-conformal, Vovk, 2015; see `vergence.decide.feature_sets`). A deviation is at least what counts, and what most of
 the plate's sites have: what treatments change much tells no errors. Control sites that stand apart, as errors do, do not
-calibrate. The rate is that of normal sites that are like control sites. Where few sites are flagged, a site has to
-stand apart from the tail of all sites, too (`tail_p_values`): p-values only become larger, and the rate holds as before.
+calibrate, nor do those that a person marks (`label_trim`). The rate is that of normal sites that are like control sites. Where
+few sites are flagged, a site has to stand apart from the tail of all sites, too (`tail_p_values`): p-values only become larger,
+and the rate holds as before.
 
 Shapes: M sites or wells, n of them of control wells, q measurements, C channels, K folds.
 """
@@ -76,6 +77,7 @@ class Units:
     well: Ints  # numbers of well, plate, row and column, (M,)
     plate: Ints
     place: Ints  # row and column, (M, 2)
+    mark: Ints  # of a person, (M,): 1 for an anomaly, -1 for a normal one, 0 for none
 
     @property
     def rim(self) -> Ints:
@@ -92,10 +94,11 @@ class Units:
         return np.asarray(rank % min(FOLDS, int(rank.max()) + 1), dtype=np.int64)
 
     def by_well(self) -> "Units":
-        """Returns the wells, in the order of their numbers."""
+        """Returns the wells, in the order of their numbers; one has a mark where most of its sites have."""
         first = np.unique(self.well, return_index=True)[1]
-        x = np.stack([np.median(self.x[self.well == k], 0) for k in self.well[first]])
-        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first])
+        sites = [self.well == k for k in self.well[first]]
+        x, mark = np.stack([np.median(self.x[own], 0) for own in sites]), [int(np.median(self.mark[own])) for own in sites]
+        return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first], np.array(mark))
 
     def deviations(self, least: Floats) -> tuple[Floats, Floats]:
         """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q)."""
@@ -116,7 +119,7 @@ class Judged:
 
     decisions: Decisions
     added: Floats  # what each measurement adds to the score, (M, q)
-    apart: Bools  # control sites that stand apart, (M,)
+    apart: Bools  # control sites without a mark that stand apart, (M,)
     split: Sequence[tuple[int, str, Measure]]  # plates whose control sites differ by position: in what
 
 
@@ -230,15 +233,17 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     own, z = (np.where(sign == 0, np.abs(of), of * sign) for of in (own, z))
     even = np.full(len(measures), 1 / len(measures))
     reference, scores = (soft_mean(of, even, SHARPNESS) for of in (own, z))
-    out = apart(reference)
+    mark = units.mark[units.control]
+    out = (apart(reference) & (mark >= 0)) | (mark > 0)
     far = np.zeros(len(z), dtype=bool)
-    far[np.flatnonzero(units.control)[out]] = True
+    far[np.flatnonzero(units.control)[out & (mark == 0)]] = True
     calibrating = ReferenceScores(reference[~out], units.fold[~out], [""] * int((~out).sum()), units.control)
     p, score = calibrating.p_values(scores), scores.mean(1)
-    decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
+    given = {"left_out": units.control | (units.mark > 0), "normal": units.mark < 0, "score": score}
+    decisions = decided(p, fdr, len(calibrating), **given)
     if 0 < decisions.flagged <= MANY * len(score) >= MANY * LEAST:
         p = np.maximum(p, tail_p_values(score))
-        decisions = decided(p, fdr, len(calibrating), left_out=units.control, score=score)
+        decisions = decided(p, fdr, len(calibrating), **given)
     return Judged(decisions, z.mean(1), far, split)
 
 

@@ -26,6 +26,7 @@ from vergence.images import plate_scores
 from vergence.images.features import ArrayFile, rows_of
 from vergence.images.plate_scores import BLEED, NONE, SHIFT, Judged, Measure
 from vergence.images.regions import region_threshold
+from vergence.images.review import SITES, Review
 from vergence.images.sentences import NAMED, listed
 from vergence.images.site_quality import CELLPROFILER, CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
@@ -81,7 +82,7 @@ class PlateResult(Tabular):
     @property
     def names(self) -> list[str]:
         """Plate, well and number of each site."""
-        return [" ".join(map(str, key)) for key in zip(*(self.sites[name] for name in METADATA), strict=True)]
+        return _named(self.sites.columns)
 
     def column(self, name: str) -> Sequence[Any]:
         """Returns ``score``, ``p_value``, ``q_value``, ``flag`` or ``reason`` of each site."""
@@ -134,6 +135,7 @@ def check_plate(
     channels: str | Sequence[str] = (),
     per: str = "site",
     fdr: float = 0.1,
+    confirmed: Review | Sequence[str] | Mapping[str, str] = (),
     out: str | Path | None = None,
     column: str | None = None,
     workers: int = 2,
@@ -150,6 +152,8 @@ def check_plate(
         channels: Names of the channels in their order, as a list or with commas.
         per: What is flagged: ``site``, or ``well``, by the medians of its sites.
         fdr: Share of false alarms among the flags, at most, on average over tables, in (0, 1).
+        confirmed: Marks of a person: names of anomalies (plate, well and site), or ``anomaly`` or ``normal`` by name. Anomalies
+            are flagged and do not calibrate; normal ones are not flagged.
         out: Folder in which the results are written; None writes nothing.
         column: Column of a table that holds the images.
         workers: Processes that read images.
@@ -188,7 +192,7 @@ def check_plate(
 
     rows = rows_of(site_quality, sites.images, range(len(sites.images)), workers, "measure", each=keep, unit="sites")
     expect(rows, "sites that can be read", "none", "see the reasons above")
-    found = _judged(sites, rows, known.of(rows["index"]), per, fdr)
+    found = _judged(sites, rows, known.of(rows["index"]), per, fdr, Review.of(confirmed))
     found = replace(found, small=small, workers=workers)
     if out is not None:
         found.write(out)
@@ -288,7 +292,7 @@ def _metadata(name: str) -> str:
 
 
 def _compared(
-    wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control: Bools, channels: Sequence[str]
+    wells: Sequence[tuple[str, str]], rows: Mapping[str, Array], control: Bools, channels: Sequence[str], mark: Ints
 ) -> tuple[plate_scores.Units, Floats, list[Measure], list[str]]:
     """Returns the sites (N,) as they are compared, their measurements (N, q) as they are, what these are, and the plates."""
     plates, plate = np.unique([name for name, _ in wells], return_inverse=True)
@@ -304,27 +308,27 @@ def _compared(
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
         x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
     none = plate_scores.empty(table, control, plate)
-    units = plate_scores.Units(np.c_[x, none], control, number, plate.reshape(-1), place)
+    units = plate_scores.Units(np.c_[x, none], control, number, plate.reshape(-1), place, mark)
     return units, np.c_[raw, none], [*measures, Measure(NONE, "", 1, 1.0)], plates.tolist()
 
 
-def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float) -> PlateResult:
+def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float, review: Review) -> PlateResult:
     """Returns what is found among sites, by the columns that `site_quality` gives of each."""
     index, control = rows["index"], known.control
-    every = sites.wells
-    wells = [every[i] for i in index.tolist()]
-    units, raw, measures, plates = _compared(wells, rows, control, sites.channels)
+    columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
+    if all(number.isdecimal() for number in columns[METADATA[2]]):
+        columns[METADATA[2]] = np.array(columns[METADATA[2]], dtype=np.int64)
+    names, wells = _named(columns), list(zip(*(columns[name] for name in METADATA[:2]), strict=True))
+    mark = review.marked(names, "anomaly").astype(np.int64) - review.marked(names, "normal")
+    units, raw, measures, plates = _compared(wells, rows, control, sites.channels, mark)
     one, of = (units, np.arange(len(wells))) if per == "site" else (units.by_well(), units.well)
     found = plate_scores.judged(one, measures, fdr)
     drift = plate_scores.split_controls(replace(units, x=raw), measures, plate_scores.STEEP)
     found = replace(found, split=list({where[:2]: where for where in [*found.split, *drift]}.values()))
     heat = plate_scores.heat_of(rows["tiles"], control, units.plate)
     why = [measures[j] for j in plate_scores.most_telling(found.added, measures)[of].tolist()]
-    told = (found.decisions.flag | found.apart)[of]
+    told = ((found.decisions.flag | found.apart)[of] | (mark > 0)) & (mark >= 0)
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
-    columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
-    if all(number.isdecimal() for number in columns[METADATA[2]]):
-        columns[METADATA[2]] = np.array(columns[METADATA[2]], dtype=np.int64)
     columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
     columns |= {PREFIX + name: np.asarray(found.decisions.columns[name])[of] for name in ("score", "p_value", "q_value")}
     reasons = [PHRASES[m.kind] + _in(m.channel) if tell else "" for m, tell in zip(why, probable.tolist(), strict=True)]
@@ -333,13 +337,18 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     skipped = _skipped(sites)
     summary = _summary(sites, found, plates, per, control, len(np.unique(units.well[control])), len(skipped))
     order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
+    summary["marks"] = {name: of for name, of in review.marks().items() if name in set(names)}
     summary["treatments"] = _treatments(known.treatments, units.well, found.decisions.flag[of])
     summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
     first = np.unique(of, return_index=True)[1]  # a site of each well that is judged, or each site
     kinds = _kinds(columns, why, first[found.decisions.flag].tolist())
-    summary["sentences"] = _sentences(summary, kinds, [*sites.notes, *known.notes], skipped)
+    summary["sentences"] = _sentences(summary, kinds, [*review.notes(names, SITES), *sites.notes, *known.notes], skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
+
+
+def _named(columns: Mapping[str, Any]) -> list[str]:
+    return [" ".join(map(str, key)) for key in zip(*(columns[name] for name in METADATA), strict=True)]
 
 
 def _skipped(sites: Sites) -> Table:

@@ -16,6 +16,8 @@ __all__ = ["Review"]
 
 REFERENCE = 40  # images marked normal that may be a reference
 MARKS = ("anomaly", "normal", "reference anomaly")
+IMAGES = ("image", " and not listed again", "Use the names of items.csv.")  # words for notes
+SITES = ("site", " (anomalies are flagged in sites.csv)", "Name plate, well and site.")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Review:
         among = set(getattr(self, mark))
         return np.array([name in among for name in names], dtype=bool)
 
-    def notes(self, names: Sequence[str]) -> list[str]:
+    def notes(self, names: Sequence[str], words: tuple[str, str, str] = IMAGES) -> list[str]:
         """Returns how many items were marked, and which of these are not among the names, in words.
 
         Example:
@@ -85,11 +87,12 @@ class Review:
         """
         reviewed = dict(zip(MARKS, (self.anomaly, self.normal, self.reference), strict=True))
         counts = ", ".join(f"{len(given):,} as {mark}" for mark, given in reviewed.items() if given)
-        notes = [f"Marked before and not listed again: {counts}."] if counts else []
+        noun, before, advice = words
+        notes = [f"Marked before{before}: {counts}."] if counts else []
         if missing := sorted({name for given in reviewed.values() for name in given} - set(names)):
             verb = "is" if len(missing) == 1 else "are"
-            here = f"{counted(len(missing), 'marked image')} {verb} not here"
-            notes.append(f"{here} (first: {missing[0]}). Use the names of items.csv.")
+            here = f"{counted(len(missing), f'marked {noun}')} {verb} not here"
+            notes.append(f"{here} (first: {missing[0]}). {advice}")
         return notes
 
 

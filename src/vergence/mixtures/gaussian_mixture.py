@@ -19,7 +19,6 @@ from torch import Tensor
 import vergence.densities.gaussian as densities
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import fit as em
-from vergence.densities.em import starts
 from vergence.densities.em.structures import ROUNDING, Mixture
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
@@ -100,7 +99,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         kind = em.structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         data = self._data(X, sample_weight)
-        r = starts.initial_responsibilities(data, self.n_components, self.n_init, self.random_state)
+        r = em.initial_responsibilities(data, self.n_components, self.n_init, self.random_state)
         start = em.initialize(data, kind, r, self.reg_covar)
         outcome = em.run(data, kind, start, tol=self.tol, max_iter=self.max_iter, reg=self.reg_covar, precision=self.precision)
         best = outcome.order()[0]

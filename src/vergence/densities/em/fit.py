@@ -27,7 +27,7 @@ from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
 from vergence.utils.terminal import bar
 
-__all__ = ["Mixture", "Structure"]
+__all__ = ["Mixture", "Structure", "initial_responsibilities"]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
 SAMPLE = 256  # items that the deviation of all but 5 % is estimated from
@@ -288,3 +288,23 @@ class _Loop:
                 self.structure.revive(after, i, k, x, item / self.data.total())
             moved.append(int(dead))
         return moved
+
+
+def initial_responsibilities(data: Data, K: int, R: int, random_state: Any) -> Tensor:
+    """Returns initial responsibilities (R, K, N) on the CPU, zeros and ones, by k-means with scikit-learn's random numbers.
+
+    Example:
+        >>> X = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
+        >>> r = initial_responsibilities(Data(X, None, X.mean(0), X.device), 2, 1, 0)
+        >>> r.sum(1).tolist(), bool((r[0, :, 0] == r[0, :, 1]).all())
+        ([[1.0, 1.0, 1.0]], True)
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.utils import check_random_state
+
+    rng, X = check_random_state(random_state), data.X.cpu().numpy()
+    r = torch.zeros(R, K, len(X), dtype=torch.float64)
+    for labels in r:
+        cluster = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=data.weights).labels_
+        labels[torch.from_numpy(cluster).long(), torch.arange(len(X))] = 1
+    return r

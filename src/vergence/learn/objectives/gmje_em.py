@@ -102,13 +102,11 @@ class GMJEEM(ConditionalObjective):
         """Returns the mixture of a k-means partition of the bank, of at most one component per two items."""
         from sklearn.exceptions import ConvergenceWarning
 
-        from vergence.densities.em import starts
-
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is allowed
-            r = starts.initial_responsibilities(data, K, 1, 0)
+            r = em.initial_responsibilities(data, K, 1, 0)
         return self.bank.start(r)
 
     def joint(self) -> MixtureOfGaussians:
