@@ -422,7 +422,8 @@ def _floats(values: Any, column: str, name: str) -> Array:
 def rows_where(table: Any, where: str, wanted: str, name: str) -> tuple[list[bool], str]:
     """Returns for which rows of an Arrow table a condition holds, such as ``compound = DMSO``, and the column that it is on.
 
-    Signs are =, !=, ``in`` and ``not in``, with values between commas. A message says what was ``wanted``, and what the table is.
+    Signs are =, !=, ``in`` and ``not in``, with values between commas; '' is an empty cell. Numbers are compared as numbers. A
+    message says what was ``wanted``, and what the table is.
     """
     found = CONDITION.fullmatch(where)
     if found is None:
@@ -430,10 +431,23 @@ def rows_where(table: Any, where: str, wanted: str, name: str) -> tuple[list[boo
     column = found["name"].strip("'\"` ")
     require_choice(f"the column of '{where}'", column, table.column_names)
     texts = found["values"].strip("()[] ").split(",") if "in" in found["sign"] else [found["values"]]
-    values = {text.strip(" '\"") for text in texts}
-    holds = [(str(value) in values) != (found["sign"] in ("!=", "not in")) for value in table[column].to_pylist()]
+    asked = {text.strip(" '\"") for text in texts}
+    values = {*asked, *map(_number, asked)}
+    cells = [(c or "").strip() if isinstance(c, str | None) else _number(str(c)) for c in table[column].to_pylist()]
+    others = {str(cell) for cell in {*cells} - values if str(cell).lower() in {text.lower() for text in asked}}
+    expect(not others, f"one spelling in {column}", ", ".join(sorted(asked | others)), "correct the table or the condition")
+    without = found["sign"] in ("!=", "not in")  # which an empty cell does not tell
+    holds = [cell not in {*values, ""} if without else cell in values for cell in cells]
     expect(any(holds), f"{wanted} where {where}", f"none in {name}", "correct the condition")
     return holds, column
+
+
+def _number(text: str) -> str | float:
+    """Returns the number in a text, 1 for true and 0 for false, or the text."""
+    try:
+        return float({"true": "1", "false": "0"}.get(text.lower(), text))
+    except ValueError:
+        return text
 
 
 def typed(values: Any) -> Array:

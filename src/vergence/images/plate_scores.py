@@ -20,7 +20,7 @@ Shapes: M sites or wells, n of them of control wells, q measurements, C channels
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ EMPTY, STEP = 0.07, 0.05  # of the control sites' brightness, below which a site
 SPLIT = 0.01  # probability, over all measurements and positions of a plate, at which control sites differ by position
 STEEP = 0.8  # rank correlation from which control wells drift over the plate
 LEAST, MANY = 100, 0.12  # sites from which a tail is fitted, and share of them that is flagged, up to which it is
-TAIL, BEYOND = 0.85, 0.1  # quantile where a tail begins; control sites that are expected beyond its end
+USUAL = 0.1  # rate at which these are counted, so that p-values are the same for any rate
+TAIL, BEYOND, SHAPE = 0.85, 0.1, 0.25  # quantile that a tail runs through; control sites that are expected beyond its end
 SHARPNESS, FLOOR, FARTHEST = 1.0, 1e-4, 6.0
 KINDS = {  # measurements of a channel that an error of a kind moves, in which direction, 0 for both, and what counts at least
     "focus": {"PowerLogLogSlope": (-1, 0.15), "LogLaplacian2": (-1, 0.25), "LogLaplacian8": (-1, 0.25)},
@@ -100,16 +101,22 @@ class Units:
         x, mark = np.stack([np.median(self.x[own], 0) for own in sites]), [int(np.median(self.mark[own])) for own in sites]
         return Units(x, self.control[first], self.well[first], self.plate[first], self.place[first], np.array(mark))
 
-    def deviations(self, least: Floats) -> tuple[Floats, Floats]:
-        """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q)."""
+    def deviations(self, least: Floats, rims: Sequence[int] = ()) -> tuple[Floats, Floats]:
+        """Returns deviations from control wells of the plate in other folds, (M, K, q), and of these out of fold, (n, q).
+
+        The ``rims`` of some plates are first evened, by the same control wells.
+        """
         fold = np.full(len(self.x), -1)
         fold[self.control] = self.fold
         z = np.zeros((len(self.x), int(fold.max()) + 1, self.x.shape[1]))
         for p in np.unique(self.plate):
-            rows, own = self.plate == p, self.control & (self.plate == p)
-            wide = np.quantile(np.abs(self.x[rows] - np.median(self.x[rows], 0)), MOST, axis=0) / ndtri(0.5 + MOST / 2)
+            rows = self.plate == p
+            rim = (self.rim[rows] == 1) & (p in rims)
             for k in range(z.shape[1]):
-                z[rows, k] = by_controls(self.x[rows], self.x[own & (fold != k)], np.maximum(least, wide))
+                others = (self.control & (fold != k))[rows]
+                x = evened(self.x[rows], rim, others)
+                wide = np.quantile(np.abs(x - np.median(x, 0)), MOST, axis=0) / ndtri(0.5 + MOST / 2)
+                z[rows, k] = by_controls(x, x[others], np.maximum(least, wide))
         return z, z[self.control, fold[self.control]]
 
 
@@ -186,49 +193,50 @@ def by_controls(x: Floats, controls: Floats, least: Any = 1e-9) -> Floats:
 def split_controls(units: Units, measures: Sequence[Measure], steep: float = 0.0) -> list[tuple[int, str, Measure]]:
     """Returns plate, ``rows``, ``columns`` or ``rim``, and the measurement in which control wells of a plate differ most by it.
 
-    By the rank correlation of the wells' medians of each measurement with the position, at least ``steep`` and at a level over
-    all of them.
+    By the rank correlation of the wells' medians of each measurement with the position, or its distance from the middle, at least
+    ``steep``, at a level over all of them. Halves of the wells by position differ by more than what counts at least.
     """
     wells, found = units.by_well(), []
+    least = np.array([one.least for one in measures])
     for p in np.unique(wells.plate):
         own = wells.control & (wells.plate == p)
-        for name, at in (("rows", wells.place[own, 0]), ("columns", wells.place[own, 1]), ("rim", wells.rim[own])):
-            x = wells.x[own]
+        x, place = wells.x[own], wells.place[own]
+        row, column = np.abs(place - (place.min(0) + place.max(0)) / 2).T
+        positions = [("rows", place[:, 0]), ("columns", place[:, 1]), ("rim", wells.rim[own]), ("rows", row), ("columns", column)]
+        for name, at in positions:
             if len(np.unique(at)) < 2 or len(at) < FEWEST:
                 continue
-            varied = [np.ptp(column) > 1e-6 * one.least for one, column in zip(measures, x.T, strict=True)]
-            each = [stats.spearmanr(column, at) if does else (0.0, 1.0) for does, column in zip(varied, x.T, strict=True)]
+            low, high = (np.median(x[part], 0) for part in (at <= np.median(at), at >= np.median(at)) if part.any())
+            counts = np.abs(high - low) > least
+            each = [stats.spearmanr(one, at) if does else (0.0, 1.0) for does, one in zip(counts, x.T, strict=True)]
             j = int(np.argmax([abs(rank) for rank, _ in each]))
-            if each[j][1] <= SPLIT / (3 * len(each)) and abs(each[j][0]) >= steep:
+            if each[j][1] <= SPLIT / (len(positions) * len(each)) and abs(each[j][0]) >= steep:
                 found.append((int(p), name, measures[j]))
     return found
 
 
-def centered(units: Units, plates: Sequence[int]) -> Units:
-    """Returns the units with the rims of some plates less what control wells there differ from the others by."""
-    x, rim = units.x.copy(), units.rim == 1
-    for p in plates:
-        own = units.plate == p
-        at_rim, inside = (np.median(x[own & units.control & part], 0) for part in (rim, ~rim))
-        x[own & rim] -= at_rim - inside
-    return replace(units, x=x)
+def evened(x: Floats, rim: Bools, control: Bools) -> Floats:
+    """Returns values (N, q) of a plate with its rim less what control sites there differ from the others by."""
+    if not (rim & control).any() or not (~rim & control).any():
+        return x
+    return np.asarray(x - np.outer(rim, np.median(x[rim & control], 0) - np.median(x[~rim & control], 0)))
 
 
 def apart(scores: Floats) -> Bools:
-    """Returns which scores (n,) of control sites stand apart: beyond what an exponential tail of the others reaches.
+    """Returns which scores (n,) of control sites stand apart: beyond what a heavy tail of the others reaches.
 
-    The tail is that from the median to the 85 % quantile; beyond its end a tenth of a score is expected.
+    The tail is generalized Pareto of `SHAPE`, as of the t distribution with 4 degrees of freedom, from the median on and through
+    the 85 % quantile; beyond its end a tenth of a score is expected.
     """
     middle, upper = np.quantile(scores, (0.5, TAIL))
-    scale = max(float(upper - middle), 1e-9) / np.log(0.5 / (1 - TAIL))
-    return np.asarray(scores > middle + scale * np.log(0.5 * len(scores) / BEYOND))
+    at, end = (np.expm1(SHAPE * np.log(0.5 / share)) for share in (1 - TAIL, BEYOND / len(scores)))
+    return np.asarray(scores > middle + max(float(upper - middle), 1e-9) * end / at)
 
 
 def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     """Returns what is flagged among sites or wells, by q measurements."""
     split = split_controls(units, measures)
-    units = centered(units, [p for p, name, _ in split if name == "rim"])
-    z, own = units.deviations(np.array([one.least for one in measures]))
+    z, own = units.deviations(np.array([one.least for one in measures]), [p for p, name, _ in split if name == "rim"])
     sign = np.array([one.sign for one in measures])
     own, z = (np.where(sign == 0, np.abs(of), of * sign) for of in (own, z))
     even = np.full(len(measures), 1 / len(measures))
@@ -240,11 +248,10 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     calibrating = ReferenceScores(reference[~out], units.fold[~out], [""] * int((~out).sum()), units.control)
     p, score = calibrating.p_values(scores), scores.mean(1)
     given = {"left_out": units.control | (units.mark > 0), "normal": units.mark < 0, "score": score}
-    decisions = decided(p, fdr, len(calibrating), **given)
-    if 0 < decisions.flagged <= MANY * len(score) >= MANY * LEAST:
+    few = 0 < decided(p, USUAL, len(calibrating), **given).flagged <= MANY * len(score)
+    if few and len(score) >= LEAST:
         p = np.maximum(p, tail_p_values(score))
-        decisions = decided(p, fdr, len(calibrating), **given)
-    return Judged(decisions, z.mean(1), far, split)
+    return Judged(decided(p, fdr, len(calibrating), **given), z.mean(1), far, split)
 
 
 def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
