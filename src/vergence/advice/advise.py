@@ -11,10 +11,10 @@ from vergence.advice.views import FEWEST_ITEMS, Advice, advise
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
 from vergence.learn.training import build
-from vergence.learn.training.folder import require_writable, write_skipped
+from vergence.learn.training.folder import write_skipped
 from vergence.utils.checks import expect, refuse
 from vergence.utils.devices import as_device
-from vergence.utils.files import explained, replacing
+from vergence.utils.files import explained, replacing, require_writable
 from vergence.utils.terminal import bar
 from vergence.utils.version import commit
 

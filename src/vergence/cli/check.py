@@ -39,7 +39,7 @@ FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {  # numbers in a summ
 AFTER = "open it, or join {} to your profiles"
 OF_PLATES = ("against_where", "pattern", "channels")
 PLATE_FAILURES: dict[str, Callable[[Mapping[str, Any]], int]] = {
-    "flagged": lambda s: s["flagged"], "unreadable": lambda s: s["unreadable"], "split": lambda s: len(s["split"]),
+    "flagged": lambda s: s["flagged"] + s["apart"], "unreadable": lambda s: s["unreadable"], "split": lambda s: len(s["split"]),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from vergence.data import table_files
 from vergence.data.image_list import open_images
-from vergence.data.sites import GIVEN, METADATA, Sites, sites_of, well_name
+from vergence.data.sites import GIVEN, METADATA, ROWS, Sites, sites_of, well_name
 from vergence.data.tables import as_table, rows_where, typed
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
@@ -31,7 +31,7 @@ from vergence.images.sentences import NAMED, listed
 from vergence.images.site_quality import CELLPROFILER, CHANNEL, site_quality
 from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
-from vergence.utils.files import explained, replacing, require_apart
+from vergence.utils.files import explained, replacing, require_apart, require_writable
 from vergence.utils.parts import write_table
 from vergence.utils.terminal import Table, Tabular
 from vergence.utils.version import __version__
@@ -49,8 +49,10 @@ PHRASES = {
     "illumination": "unevenly lit", "debris": "with debris", BLEED: "with bleed", SHIFT: "shifted", NONE: "empty",
 }  # fmt: skip
 RARE = 0.05  # p-value up to which reasons are given
+MOST_FDR = 0.5  # rate up to which it is said where flags begin
 MOST_IN = 0.5  # share of the sites of a kind that lie in one channel or row, above which it is named
-WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, and the plate
+WELLS = ("metadata_well", "well", "well_position", "well_id")  # columns of a plate map that name the well, row, column and plate
+ROW, COLUMN = ("row", "well_row", "metadata_row"), ("column", "col", "well_column", "well_col", "metadata_column")
 PLATES = ("metadata_plate", "plate", "plate_id", "barcode", "assay_plate_barcode")
 
 
@@ -181,7 +183,8 @@ def check_plate(
     require_count(0, workers=workers)
     if out is not None:
         require_apart(Path(out), (source, plate), inside=True)
-    names = tuple(filter(None, channels.replace(" ", "").split(","))) if isinstance(channels, str) else tuple(channels)
+        require_writable(Path(out))
+    names = tuple(filter(None, map(str.strip, channels.split(",") if isinstance(channels, str) else channels)))
     called = Path(source).stem if isinstance(source, str | Path) else "plate"
     sites = sites_of(open_images(source, column=column), pattern=pattern, channels=names, plate=called)
     sites, known = _mapped(sites, plate, against_where)
@@ -222,9 +225,11 @@ class _Map:
         if self.treatment not in names:
             return [""] * len(self.control)
         names.sort(key=lambda name: name != self.treatment)
-        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
-        texts = [" ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in row) if row[0] != "" else "" for row in rows]
-        return ["" if control else text for text, control in zip(texts, self.control.tolist(), strict=True)]
+        parts = [[f"{x:g}" if isinstance(x, float) else str(x) for x in self.columns[name].tolist()] for name in names]
+        for name, part in zip(names[1:], parts[1:], strict=True):  # DMSO, dose 0.1
+            part[:] = [f"{name.removeprefix('Metadata_')} {x}" for x in part]
+        rows = zip(self.control.tolist(), *parts, strict=True)
+        return ["" if control or not row[0] else ", ".join(row) for control, *row in rows]
 
 
 def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
@@ -235,47 +240,71 @@ def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
     table = table_files.read_table(Path(plate)) if table is None else table
     used, plates, wells = _places(table)
     is_control, treatment = rows_where(table, where, "control wells", "the plate map")
-    sites, single = _with_plate(sites, plates), len(set(plates)) == 1  # a map of one plate is that of all
+    sites, renamed = _with_plate(sites, plates)
+    single = len(set(plates)) == 1  # a map of one plate is that of all
     keys = [("" if single else name, well) for name, well in zip(plates, wells, strict=True)]
-    index, notes = _matched([("" if single else name, well) for name, well in sites.wells], keys, is_control)
+    columns = [name for name in table.column_names if name not in used]
+    _require_one_row(keys, list(zip(*(table[name].to_pylist() for name in columns), strict=True)))
+    index, notes = _matched([("" if single else name, well) for name, well in sites.wells], keys)
     taken = pa.array([None if i < 0 else i for i in index], pa.int64())
-    named = {_metadata(name): typed(table[name].take(taken)) for name in table.column_names if name not in used}
+    named = {_metadata(name): typed(table[name].take(taken)) for name in columns}
     control = np.array([i >= 0 and is_control[i] for i in index], dtype=bool)
     expect(not control.all(), f"wells other than control wells ({where})", "none", "correct the condition")
-    return sites, _Map(control, {k: x for k, x in named.items() if k not in METADATA}, _metadata(treatment), notes)
+    known = {k: x for k, x in named.items() if k not in METADATA}
+    return sites, _Map(control, known, _metadata(treatment), [*renamed, *notes])
 
 
 def _places(table: Any) -> tuple[list[str], list[str], list[str]]:
-    """Returns the columns of a plate map that name wells and plates, and the plate and well of each row; "" for no plate."""
-    lower = {name.lower(): name for name in table.column_names}
-    well, own = ([lower[name] for name in names if name in lower] for names in (WELLS, PLATES))
-    expect(well, "a column of wells in the plate map (Metadata_Well or well)", ", ".join(table.column_names), "rename it")
-    wells = [well_name(str(name)) for name in table[well[0]].to_pylist()]
+    """Returns the columns of a plate map that name wells and plates, and the plate and well of each row; "" for none."""
+    lower = {name.strip().lower().replace(" ", "_"): name for name in table.column_names}
+    well, row, column, own = ([lower[k] for k in names if k in lower] for names in (WELLS, ROW, COLUMN, PLATES))
+    there = ", ".join(table.column_names)
+    expect(well or (row and column), "a column of wells in the plate map (well), or row and column", there, "rename it")
+    if well:
+        wells = ["" if name is None else well_name(str(name)) for name in table[well[0]].to_pylist()]
+    else:
+        both = zip(table[row[0]].to_pylist(), table[column[0]].to_pylist(), strict=True)
+        wells = ["" if None in place else well_name(f"{_row(str(place[0]))}{place[1]}") for place in both]
     plates = ["" if name is None else str(name) for name in table[own[0]].to_pylist()] if own else [""] * len(wells)
     return well + own, plates, wells
 
 
-def _with_plate(sites: Sites, plates: Sequence[str]) -> Sites:
-    """Returns the sites, named after the plate of the map if it is the only one; all plates have to be on a map of several."""
+def _row(name: str) -> str:
+    return ROWS[int(name) - 1] if name.isdecimal() and 0 < int(name) <= len(ROWS) else name
+
+
+def _with_plate(sites: Sites, plates: Sequence[str]) -> tuple[Sites, list[str]]:
+    """Returns the sites, named after the plate of the map if both have one, and a note; the map has all plates that it names."""
     names, there = sorted(set(plates)), sorted({name for name, _ in sites.wells})
-    if len(names) == 1:
-        return sites.of_plate(names[0]) if names[0] and len(there) == 1 else sites
+    if names == [""] or names == there:
+        return sites, []
+    if len(names) == len(there) == 1:
+        return sites.of_plate(names[0]), [f"Plate {there[0]} is called {names[0]}, as in the plate map."]
     unknown = [name for name in there if name not in names]
     given, found = table_files.listed(names, 3), f"{table_files.listed(unknown, 3)} among the images"
     expect(not unknown, f"the plates of the plate map, {given}", found, "correct the map or the pattern")
-    return sites
+    return sites, []
 
 
 Key = tuple[str, str]  # plate and well
 
 
-def _matched(mine: Sequence[Key], keys: Sequence[Key], is_control: Sequence[bool]) -> tuple[list[int], list[str]]:
+def _require_one_row(keys: Sequence[Key], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Raises a ValueError if rows of the plate map say different things of a well."""
+    first = dict[Key, tuple[Any, ...]]()
+    twice = [" ".join(filter(None, key)) for key, row in zip(keys, rows, strict=True) if row != first.setdefault(key, row)]
+    expect(
+        not any(twice),
+        "each well in one row of the plate map",
+        f"{max(twice, default='')} in rows that differ",
+        "correct the map",
+    )
+
+
+def _matched(mine: Sequence[Key], keys: Sequence[Key]) -> tuple[list[int], list[str]]:
     """Returns the row of the plate map of each site (N,), -1 for none, and notes on wells that only one of both has."""
-    row = {key: i for i, key in enumerate(keys)}
-    twice = [key[1] for key, is_one in zip(keys, is_control, strict=True) if is_one != is_control[row[key]]]
-    expect(not twice, "each well in one row of the plate map", f"{twice[:1]} in rows that differ", "correct the map")
-    both = ({*mine} - {*keys}, {*keys} - {*mine})
-    lacking, without = (sorted(" ".join(filter(None, key)) for key in some) for some in both)
+    row = {key: i for i, key in enumerate(keys) if key[1]}
+    lacking, without = (sorted(" ".join(filter(None, key)) for key in some) for some in ({*mine} - {*row}, {*row} - {*mine}))
     some = table_files.listed(lacking, 3)
     expect(len(lacking) < len(set(mine)), f"wells of the plate map such as {keys[0][1]}", some, "correct the map or the pattern")
     texts = ((lacking, "not in the plate map, judged as treated wells"), (without, "of the plate map without images"))
@@ -306,6 +335,7 @@ def _compared(
         has = f"{counted(int(here.sum()), 'site')} of {counted(its, 'well')}"
         enough = f"at least {FEWEST} control sites of 2 wells on plate {name}"
         expect(here.sum() >= FEWEST and its > 1, enough, has, "name more control wells")
+        expect(np.ptp(x[here], 0).any(), f"control sites that differ on plate {name}", "equal ones", "give images of cells")
         x[own] = plate_scores.unexplained(x[own], cells[own], place[own])
     none = plate_scores.empty(table, control, plate)
     units = plate_scores.Units(np.c_[x, none], control, number, plate.reshape(-1), place, mark)
@@ -314,7 +344,9 @@ def _compared(
 
 def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr: float, review: Review) -> PlateResult:
     """Returns what is found among sites, by the columns that `site_quality` gives of each."""
-    index, control = rows["index"], known.control
+    index, control, skipped = rows["index"], known.control, _skipped(sites)
+    why_not = f"none ({skipped['reason'][0]})" if len(skipped) else "none"
+    expect(not control.all(), "sites of other wells than control wells that can be read", why_not, "see the reason")
     columns: dict[str, Any] = {name: [sites.images.columns[name][i] for i in index.tolist()] for name in METADATA}
     if all(number.isdecimal() for number in columns[METADATA[2]]):
         columns[METADATA[2]] = np.array(columns[METADATA[2]], dtype=np.int64)
@@ -334,14 +366,14 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     reasons = [PHRASES[m.kind] + _in(m.channel) if tell else "" for m, tell in zip(why, probable.tolist(), strict=True)]
     columns |= {PREFIX + "flag": told.astype(np.uint8), PREFIX + "reason": reasons}
     columns |= _measurements(sites.channels, rows["channels"], rows["pairs"])
-    skipped = _skipped(sites)
     summary = _summary(sites, found, plates, per, control, len(np.unique(units.well[control])), len(skipped))
-    order = np.argsort(-np.where(control, -np.inf, columns[PREFIX + "score"]), kind="stable").tolist()
     summary["marks"] = {name: of for name, of in review.marks().items() if name in set(names)}
     summary["treatments"] = _treatments(known.treatments, units.well, found.decisions.flag[of])
-    summary["first"] = list(dict.fromkeys(" ".join(wells[i][len(plates) == 1 :]) for i in order))[:FIRST]
     first = np.unique(of, return_index=True)[1]  # a site of each well that is judged, or each site
     kinds = _kinds(columns, why, first[found.decisions.flag].tolist())
+    order = sorted(first[~control[first]].tolist(), key=lambda i: -columns[PREFIX + "score"][i])[:FIRST]
+    named = [name.split(" ") for name in names] if per == "site" else [list(well) for well in wells]
+    summary["first"] = [f"{' '.join(named[i][len(plates) == 1 :])} ({PHRASES[why[i].kind]}{_in(why[i].channel)})" for i in order]
     summary["sentences"] = _sentences(summary, kinds, [*review.notes(names, SITES), *sites.notes, *known.notes], skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
@@ -380,12 +412,23 @@ def _kinds(columns: Mapping[str, Any], why: Sequence[Measure], flagged: Sequence
     for kind, n in Counter(why[i].kind for i in flagged).most_common():
         own = [i for i in flagged if why[i].kind == kind]
         channel, often = Counter(why[i].channel for i in own).most_common(1)[0]
-        row, times = Counter(columns[METADATA[1]][i].rstrip("0123456789") for i in own).most_common(1)[0]
         most = [_in(channel)] if n > often > MOST_IN * n else []
-        most += [f" in row {row}"] if n > NAMED and times > MOST_IN * n else []
+        place = _place(*([columns[name][i] for i in own] for name in METADATA[:2])) if n > NAMED else ""
+        most += [f" in {place}"] if place else []
         where = _in(channel) if often == n else ""
         texts.append(f"{n:,} {PHRASES[kind]}{where}" + (f", most{' and'.join(most)}" if most else ""))
     return texts
+
+
+def _place(plates: Sequence[str], wells: Sequence[str]) -> str:
+    """Returns the well, or the row of at least 3 of them, in which most of some sites are; "" for none."""
+    rows = [well.rstrip("0123456789") for well in wells]
+    for what, places, fewest in (("well", wells, 1), ("row", rows, 3)):
+        (plate, place), n = Counter(zip(plates, places, strict=True)).most_common(1)[0]
+        inside = {well for of, at, well in zip(plates, places, wells, strict=True) if (of, at) == (plate, place)}
+        if n > MOST_IN * len(wells) and len(inside) >= fewest:
+            return f"{what} {place}" + (f" of {plate}" if len(set(plates)) > 1 else "")
+    return ""
 
 
 def _treatments(names: Sequence[str], well: Ints, flag: Bools) -> list[list[Any]]:
@@ -419,31 +462,37 @@ def _summary(
         "apart": int(found.apart.sum()),
         "calibration": found.decisions.calibration,
         "fdr": found.decisions.fdr,
+        "least_fdr": float(np.asarray(found.decisions.columns["q_value"]).min()),
         "unreadable": skipped,
         "split": [[plates[p], where, one.kind, one.channel] for p, where, one in found.split],
     }
 
 
 def _sentences(s: Mapping[str, Any], kinds: Sequence[str], notes: Sequence[str], skipped: Table) -> list[str]:
-    """Returns the answer, its condition, and what else to know."""
-    noun = s["noun"]
-    texts = [f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged."]
-    rate, given = in_percent(s["fdr"]), counted(s["calibration"], f"control {noun}")
-    held = f"On average at most {rate} of flags are false alarms, if normal {noun}s are like those of the control wells."
-    needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest
-    few = f"With {given}, a flag at {rate} needs at least {counted(needed, f'anomalous {noun}')}."
-    texts.append(held if s["flagged"] else few)
-    texts += ["A strong treatment can be flagged without an error: look before you drop its sites."] if s["flagged"] else []
+    """Returns plates to look at first, the answer, its condition, and what else to know."""
+    noun, rate, given = s["noun"], in_percent(s["fdr"]), counted(s["calibration"], f"control {s['noun']}")
+    texts = []
     for plate, where, kind, channel in s["split"]:
         what = f"{'brightness' if kind == NONE else kind}{_in(channel)}"
         texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
-    texts += [f"{'; '.join(kinds)}."] if kinds else [f"Most anomalous wells: {', '.join(s['first'])}. See report.html."]
+    texts.append(f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged.")
+    if s["flagged"]:
+        texts.append(
+            f"On average at most {rate} of flags are false alarms, if normal {noun}s are like those of the control wells."
+        )
+        texts += ["A strong treatment can be flagged without an error: look before you drop its sites.", f"{'; '.join(kinds)}."]
+    else:
+        needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest
+        texts.append(f"With {given}, a flag at {rate} needs at least {counted(needed, f'anomalous {noun}')}.")
+        least = f"Flags begin at a rate of {in_percent(s['least_fdr'], bound=True)}. " if s["least_fdr"] <= MOST_FDR else ""
+        texts.append(f"{least}The most anomalous: {'; '.join(s['first'])}.")
     often = [f"{name} ({bad:,} of {wells:,} wells)" for name, _, bad, wells in s["treatments"] if 2 <= bad >= wells / 2]
     texts += [f"Often flagged, perhaps as an effect: {listed(often, 'sites.csv')}."] if often else []
     if s["apart"]:
         them = f"{s['apart']:,} of {counted(s['apart'] + s['calibration'], noun)}"
         texts.append(f"Control {noun}s that stand apart: {them}. Flagged without a rate; nothing is compared with them.")
-    texts.append(f"Compared with {counted(s['control_sites'], 'control site')} of {counted(s['control_wells'], 'well')}.")
+        texts.append(f"The rate holds if these control {noun}s have errors.")
+    texts.append(f"Compared with {given} of {counted(s['control_wells'], 'well')}.")
     if len(skipped):
         each = [f"{name} ({why})" for name, why in zip(skipped["site"], skipped["reason"], strict=True)]
         known = sum(name != "" for name in skipped[METADATA[1]])

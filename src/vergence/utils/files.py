@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import tokenize
@@ -30,7 +31,7 @@ from vergence.utils.checks import expect, shortened, shown
 
 __all__ = ["DAMAGE", "append_lines", "as_path", "explained", "is_registered", "load_outside", "locked", "read_object"]
 __all__ += ["read_pytorch", "register_outside", "remove_leftovers", "replacing", "require_apart", "require_parent"]
-__all__ += ["sha256"]
+__all__ += ["require_writable", "sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
@@ -66,6 +67,16 @@ def as_path(value: Any, what: str) -> Path:
 def require_parent(path: Path) -> None:
     """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
     expect(path.parent.is_dir(), f"the folder {path.parent} to write {path.name} in", "no folder")
+
+
+def require_writable(path: Path) -> None:
+    """Raises a ValueError unless ``path`` is a folder, or can become one, that can be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write to {path}: {error.strerror}; choose another `out`") from None
 
 
 def require_apart(

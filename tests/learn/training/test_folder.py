@@ -16,8 +16,9 @@ from tests.refusals import refuses
 import vergence
 from vergence.data.config import DataConfig
 from vergence.learn.training.config import ModelConfig, RunConfig
-from vergence.learn.training.folder import FORMAT, RunFolder, require_writable, run_lock
+from vergence.learn.training.folder import FORMAT, RunFolder, run_lock
 from vergence.learn.training.records import RunMetadata
+from vergence.utils.files import require_writable
 from vergence.utils.version import __version__
 
 CONFIG = RunConfig(data=DataConfig(source="digits", keep_classes=(1, 2)), model=ModelConfig(options={"nu": float("inf")}))

@@ -27,10 +27,10 @@ from vergence.learn.runs import detector
 from vergence.learn.runs.calibrated import RunDetector, sample
 from vergence.learn.runs.rows import MOST_ITEMS, Images, Reading, items_of, objective_scores, of_crops, stream, views_of
 from vergence.learn.training import build
-from vergence.learn.training.folder import RunFolder, require_known_code, require_new, require_writable
+from vergence.learn.training.folder import RunFolder, require_known_code, require_new
 from vergence.utils.checks import expect, refuse, require_choice, require_count
 from vergence.utils.devices import as_device, fixed_noise
-from vergence.utils.files import as_path, explained, is_registered, load_outside, register_outside
+from vergence.utils.files import as_path, explained, is_registered, load_outside, register_outside, require_writable
 from vergence.utils.neighbors import nearest
 from vergence.utils.terminal import Table, Tabular, note
 

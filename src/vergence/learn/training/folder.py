@@ -15,7 +15,6 @@ import json
 import math
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,16 @@ from vergence.learn.training.config import ModelConfig, RunConfig
 from vergence.learn.training.records import Evaluation, RunMetadata
 from vergence.utils import files
 from vergence.utils.checks import expect, is_count, refuse, shortened, shown
-from vergence.utils.files import is_registered, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
+from vergence.utils.files import (
+    is_registered,
+    locked,
+    read_object,
+    read_pytorch,
+    remove_leftovers,
+    replacing,
+    require_writable,
+    sha256,
+)  # fmt: skip
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 
     from vergence.data.items import Skipped
 
-__all__ = ["FORMAT", "RunFolder", "holds_run", "require_known_code", "require_new", "require_writable"]
+__all__ = ["FORMAT", "RunFolder", "holds_run", "require_known_code", "require_new"]
 __all__ += ["run_lock", "write_skipped"]
 
 FORMAT = 1
@@ -283,16 +291,6 @@ def _holds_others(path: Path) -> bool:
 def holds_run(path: Path) -> bool:
     """Returns whether a folder holds a run with a checkpoint or a model."""
     return any((path / name).exists() for name in (CHECKPOINT, MODEL))
-
-
-def require_writable(path: Path) -> None:
-    """Raises a ValueError unless ``path`` is a folder, or can become one, that can be written to."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write to {path}: {error.strerror}; choose another `out`") from None
 
 
 def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
