@@ -30,7 +30,7 @@ from vergence.images.plate_scores import (
     split_controls,
     unexplained,
 )
-from vergence.images.plates import METADATA, PHRASES, check_plate
+from vergence.images.plates import METADATA, PHRASES, _place, check_plate
 from vergence.images.site_quality import CHANNEL, measured, site_quality
 from vergence.utils.terminal import Table
 
@@ -336,6 +336,9 @@ def test_a_drift_that_the_place_explains_is_said(tmp_path):
             {"plate": {"well": ["A1", "A1"], "plate": ["P8", "P9"], "compound": ["DMSO", "x"]}},
             "expected the plates of the plate map",
         ),
+        ({"plate": {"well": ["A1", "A2", "A2"], "compound": ["DMSO", "x", "y"]}}, "one row of the plate map, found A02 in rows"),
+        ({"against_where": "compound = dmso"}, "expected one spelling in compound, found DMSO, dmso"),
+        ({"out": pathlib.Path(__file__)}, "cannot write to"),
         ({"against_where": "well in A1, B1"}, "expected at least 20 control sites of 2 wells on plate"),
         ({"per": "row"}, "per"),
         ({"channels": "DNA"}, "expected 2 names of channels, found 1"),
@@ -348,6 +351,25 @@ def test_plate_maps_that_do_not_fit_are_refused(folder, change, message):
     given["plate"] = pa.table(given["plate"]) if isinstance(given["plate"], dict) else given["plate"]
     with pytest.raises(ValueError, match=re.escape(message)):
         check_plate(folder, **given)
+
+
+def test_a_map_may_have_row_and_column_and_calls_its_plate_by_name(folder):
+    row, column = np.repeat(range(1, 7), COLUMNS), np.tile(range(1, COLUMNS + 1), 6)
+    plate = pa.table({"Row": row, "Col": column, "Barcode": ["B7"] * 60, "kind": column % 3 == 1})
+    found = check_plate(folder, plate=plate, against_where="kind = true", workers=0, confirmed=["B7 D05 1", "B7 Z01 1"])
+    assert found.summary["plates"] == ["B7"] and found.summary["control_wells"] == 24
+    flag = dict(zip(found.names, found.column("flag"), strict=True))
+    assert flag["B7 D05 1"] == 1 and found.decisions.total == 107 and found.summary["marks"] == {"B7 D05 1": "anomaly"}
+    assert f"Plate {folder.name} is called B7, as in the plate map." in found.sentences
+    assert "1 marked site is not here (first: B7 Z01 1). Name plate, well and site." in found.sentences
+
+
+def test_most_sites_are_in_a_well_or_in_a_row_of_three():
+    assert _place(["P"] * 4, ["A01", "A01", "A01", "B02"]) == "well A01" and _place(["P", "Q"], ["A01", "A02"]) == ""
+    assert (
+        _place(["P", "P", "P", "Q"], ["A01", "A02", "A03", "A04"]) == "row A of P"
+        and _place(["P"] * 3, ["A01", "A02", "B01"]) == ""
+    )
 
 
 def test_a_site_has_a_row_for_each_channel_and_pair():
