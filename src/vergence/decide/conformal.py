@@ -12,6 +12,7 @@ items fall into them independently (Marandon, Lei, Mary, Roquain, Adaptive novel
 Shapes: n calibration items, m new items, N items of a folder, G ranks of a grid.
 """
 
+import bisect
 import functools
 import math
 import warnings
@@ -607,11 +608,8 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
     expected = f"at least {needed:,} calibration items for a rate of {in_percent(fpr)} with {in_percent(confidence)} confidence"
     found = f"{n:,}, which allow {in_percent(_upper(1, n, confidence), bound=True)}"
     expect(n >= needed, expected, found, "pass more or allow a larger rate")
-    low, high = 1, n  # the largest rank whose bound is at most the rate
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _upper(middle, n, confidence) <= fpr else (low, middle - 1)
-    return certify(s, rank=low, confidence=confidence)
+    more = bisect.bisect_right(range(2, n + 1), fpr, key=lambda rank: _upper(rank, n, confidence))  # ranks of such a bound
+    return certify(s, rank=1 + more, confidence=confidence)
 
 
 def needed_for_fpr(fpr: float, confidence: float = 0.95) -> int:

@@ -12,6 +12,7 @@ constant p holds for the mean of p_t.
 Shapes: T marks, N images.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 
@@ -48,14 +49,12 @@ def most_left(anomaly: npt.ArrayLike, total: int) -> int:
     """Returns an upper bound on the anomalies among so many images, of which those marked (T,) are the first in random order."""
     x = np.asarray(anomaly, dtype=np.float64)
     before, left = np.concatenate([[0.0], np.cumsum(x)[:-1]]), total - np.arange(len(x))
-    low, high = int(x.sum()), total - int((1 - x).sum())
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _evidence(1 - x, 1 - (middle - before) / left) < -math.log(ERROR):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    least, most = int(x.sum()), total - int((1 - x).sum())
+
+    def refuted(n: int) -> bool:
+        return _evidence(1 - x, 1 - (n - before) / left) >= -math.log(ERROR)
+
+    return least + bisect.bisect_left(range(least + 1, most + 1), True, key=refuted)
 
 
 def at_random(digest: Ints) -> Ints:
