@@ -20,13 +20,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # Columns of Datalab (cleanlab 2.9.0), and of CleanVision 0.3.7 for exact duplicates
 DATALAB = ["is_label_issue", "label_score", "is_outlier_issue", "outlier_score", "is_near_duplicate_issue"]
 DATALAB += ["near_duplicate_score", "near_duplicate_sets", "is_exact_duplicates_issue", "is_dark_issue", "is_light_issue"]
-DATALAB += [
-    "is_odd_aspect_ratio_issue",
-    "is_low_information_issue",
-    "is_blurry_issue",
-    "is_grayscale_issue",
-    "is_odd_size_issue",
-]
+DATALAB += ["is_odd_aspect_ratio_issue", "is_low_information_issue", "is_blurry_issue", "is_grayscale_issue", "is_odd_size_issue"]
 
 
 def example(name):

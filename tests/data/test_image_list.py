@@ -19,7 +19,6 @@ R = np.random.default_rng(0)
 COLOR = R.integers(0, 256, (40, 60, 3), dtype=np.uint8)
 GRAY = R.integers(0, 256, (40, 60), dtype=np.uint8)
 
-
 BITS = "whole numbers 0 to {} shown as 8 bits, `range` decides otherwise"
 
 

@@ -27,7 +27,6 @@ from vergence.utils.parts import Parts, original
 
 pytestmark = pytest.mark.float32
 
-
 NORMAL = [drawn(i) for i in range(150)]
 NOISE = [np.random.default_rng(i).integers(0, 256, (48, 48, 3), dtype=np.uint8) for i in range(3)]
 BLACK = [np.random.default_rng(i).integers(0, 3, (48, 48, 3), dtype=np.uint8) for i in range(3)]

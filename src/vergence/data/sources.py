@@ -162,14 +162,12 @@ def open_items(
         test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
         return _shaped(_masked(opened.items, test if named[1] == "test" else ~test), shape, source)
     if is_sharded(source):
-        if shape is not None:
-            expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {source}")
+        expect(shape is None or len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {source}")
         return open_shards(source, size=size, shape=shape).items
     path = existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, ON_DISK, columns, kind=kind, gaps=gaps).items, shape, source)
-    if shape is not None:
-        expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
+    expect(shape is None or len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
     files = decoding.listing(path, shape=shape, whole=True).items
     assert isinstance(files, decoding.ImageFiles)
     if shape is None:

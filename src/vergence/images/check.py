@@ -40,7 +40,6 @@ from vergence.utils.parts import Parts, open_parts
 
 __all__ = ["check"]
 
-
 WRITTEN = ("items.parquet", "items.csv", "embeddings.npy")  # results that could be read
 Named = tuple[Sequence[str] | None, Floats]  # names, None where they are numbers, and vectors (N, D)
 VARIABLE = "VERGENCE_ENCODER"  # of the environment: what ``auto`` takes

@@ -41,15 +41,8 @@ PAIRS = 2  # duplicates of each kind; leaks are half as many
 NORMAL, DUPLICATE, LEAK = "normal", "duplicate", "leak"
 PARTS = ("reference", "new", "check")
 TABLES = ("truth.csv", "cells.csv", "reference_scores.csv", "new_scores.csv")
-COLORS = (
-    "red",
-    "green",
-    "blue",
-    "saturation",
-    "contrast",
-    "light_01",
-    "light_99",
-)  # columns of cells.csv, from which the scores are made
+# Columns of cells.csv, from which the scores are made
+COLORS = ("red", "green", "blue", "saturation", "contrast", "light_01", "light_99")
 FOLDS = 10  # parts of the reference; each is scored by a Gaussian of the others, as new images are
 Change = Callable[["Image"], "Image"]
 

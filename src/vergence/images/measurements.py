@@ -12,7 +12,6 @@ from vergence.utils.dtypes import Bools, Bytes, Floats, Singles
 
 __all__ = ["WORDS", "common_properties", "measure", "properties"]
 
-
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 BORDERS = ("top", "bottom", "left", "right")
 BORDER = 16  # of the shorter side to the width of a border

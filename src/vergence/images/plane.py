@@ -10,7 +10,6 @@ from vergence.utils.dtypes import Array, Floats, Singles
 
 __all__ = ["plane", "standardized"]
 
-
 PLANES = ("tsne", "pca")
 LANDMARKS = 2_000  # items that t-SNE arranges
 DIRECTIONS = 50  # principal directions that it sees

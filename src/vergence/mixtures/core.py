@@ -48,7 +48,6 @@ BY_CHANCE, CONTINUOUS = 5.0, 20  # equal rows that are chance, to those expected
 Density: TypeAlias = "JointGaussian | MixtureOfGaussians | LogTransformed"
 Predictive: TypeAlias = "Callable[[Tensor], Density]"  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 
-
 _LOCK, _SILENCED = threading.RLock(), Counter[type[Warning]]()
 
 

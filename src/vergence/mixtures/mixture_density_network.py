@@ -43,7 +43,6 @@ ROWS = 4096  # items evaluated at a time
 
 Parameters = tuple[Tensor, Tensor, Tensor]
 
-
 Pairs = tuple[Tensor, Tensor, Tensor]  # contexts x (N, C) and targets z (N, T) in standardized units, weights (N,); float32
 
 

@@ -11,7 +11,6 @@ from vergence.utils.dtypes import Bytes, Floats
 
 __all__ = ["LARGEST", "image_of", "rounded", "sheets", "side_of", "tile", "unit", "webp", "within"]
 
-
 LARGEST, SHEET = 160, 2048  # pixels of a tile's and of a sheet's side, at most
 BYTES, RATE, MOST = 5e6, 0.25, 6e6  # of all tiles, and of one pixel, roughly; of all sheets as text
 QUALITIES = (65, 50, 35, 20)  # of the sheets: the best that fits

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn, TypeVar
 __all__ = ["Checked", "as_range", "counted", "did_you_mean", "expect", "from_json", "is_count", "is_out_of_memory", "refuse"]
 __all__ += ["require_array", "require_choice", "require_count", "require_numbers", "require_within", "shortened", "shown"]
 
-
 LARGEST = 2**63 - 1  # of a whole number that arrays can hold
 EXACT = 2**53  # whole numbers up to this one are exact in float64
 LONGEST = 80  # characters of a value in a message

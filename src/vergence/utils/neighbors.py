@@ -22,11 +22,8 @@ LEADING = 5  # neighbors after the first whose similarities are judged
 NUMBERS = 1 << 24  # entries of a table of distances
 BLOCK = 2048  # items that are compared with others at a time
 SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
-DUPLICATES, PART, RATIO = (
-    32,
-    0.05,
-    0.25,
-)  # near duplicates of an item at most, in number and share; their distance over that of the next
+DUPLICATES, PART = 32, 0.05  # near duplicates of an item at most, in number and share
+RATIO = 0.25  # their distance over that of the next
 LINEAR, FAR = 10, 1e3  # median distances from the median up to which a scale is linear; where what is infinite lies
 LEAF, TREES, WIDTH = 1024, 3, 64  # items that are compared at a time, partitions into such sets, and directions
 

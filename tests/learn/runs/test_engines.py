@@ -20,7 +20,6 @@ import vergence
 pytestmark = pytest.mark.float32
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-
 ROWS, BATCH = 1300, 50  # 26 batches
 
 

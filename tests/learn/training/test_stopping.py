@@ -114,7 +114,6 @@ SMALL = {
     "dino": ({"outputs": 8, "hidden": 8, "bottleneck": 4, "momentum": 0.5}, "small"),
 }
 
-
 VECTORS = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
 QUICK = {"epochs": 3, "batch_size": 32, "device": "cpu", "precision": "fp32", "knn_every": 0, "threads": 1}
 

@@ -23,7 +23,6 @@ from vergence.utils.limits import check_time
 
 __all__ = ["fit_with_gaps"]
 
-
 BLOCK = 1 << 22  # numbers in a block of items with gaps of their own
 
 
