@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.refusals import refuses
 
-from vergence.data.arrays import of_table, read_column, read_for_model, read_pairs
+from vergence.data.arrays import doubts, of_table, one_per_row, read_for_model, read_pairs
 from vergence.data.dates import cycles_of, day_of, formats_of
-from vergence.data.doubts import doubts
 from vergence.data.table_files import read_table
 from vergence.data.tables import column_kinds, column_of, read_features, roles
 
@@ -39,7 +38,7 @@ def test_dates_of_which_one_reading_is_possible(tmp_path, written, form):
     texts = [day.strftime(written) for day in DAYS]
     assert formats_of(texts) == (form,) and [day_of(text, form) for text in texts] == SINCE
     file = write(tmp_path / "a.csv", when=texts, x=np.arange(40) % 7, y=np.arange(40) % 11)
-    assert read_column(file, "when").tolist() == SINCE
+    assert one_per_row(read_table(file), "when", "a.csv").tolist() == SINCE
     pairs = read_pairs(file, ["y"])
     assert pairs.columns[0][0] == f"when:{form}".rstrip(":") and pairs.context[:, 0].tolist() == SINCE
     real = pa.table({"when": DAYS[:2], "x": [1, 2]})
@@ -70,8 +69,8 @@ def test_an_order_is_never_that_of_texts(tmp_path):
     unclear = ["05/03/2024", "01/04/2024"]
     for texts, match in ((["Jan", "Feb"], "found 'Jan'"), (unclear, "%d/%m/%Y or %m/%d/%Y; give `dates=FORMAT`")):
         file = write(tmp_path / "a.csv", when=texts, x=[1, 2], y=[2, 1])
-        assert read_column(file, "when", codes=True).tolist() == np.argsort(texts).tolist()
-        refuses(match, read_column, file, "when")
+        assert one_per_row(read_table(file), "when", "a.csv", codes=True).tolist() == np.argsort(texts).tolist()
+        refuses(match, one_per_row, read_table(file), "when", "a.csv")
         refuses(match, read_pairs, file, ["y"], ordered="when")
     assert read_pairs(file, ["y"]).notes == ("when holds dates as %d/%m/%Y or %m/%d/%Y: `dates=FORMAT`?",)
     assert read_pairs(file, ["y"], ordered="when", dates=["%d/%m/%Y"]).order.tolist() == [19787, 19814]

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from vergence.decide.ridge import RIDGE, RidgeGaussian, out_of_fold
+from vergence.decide.density import RIDGE, RidgeGaussian, out_of_fold
 
 
 def slow(x, y):

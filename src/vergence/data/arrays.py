@@ -1,8 +1,9 @@
 """Rows of numbers: arrays and tables, and the NumPy, Parquet and CSV files that hold them, with labels and names."""
 
+import re
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ from vergence.data.config import Form
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
-from vergence.data.tables import Column, Roles, column_kinds, held, read_features, roles, vectors
+from vergence.data.tables import Column, Roles, column_kinds, different_texts, held, read_features, roles, vectors
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
 from vergence.utils.terminal import note
 
-__all__ = ["Pairs", "from_array", "holds_pairs", "read_column", "read_for_model", "read_pairs"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "read_for_model", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -354,20 +355,8 @@ class Pairs:
         return replace(self, **arrays, ids={key: values[kept] for key, values in self.ids.items()})
 
 
-def read_column(path: Path, name: str, *, dates: Sequence[str] = (), codes: bool = False) -> Array:
-    """Returns numbers or times (days since 1970-01-01) of a column of a table, or an array (N,) of a ``.npz`` file.
-
-    Texts that are no dates have no order and are refused; with ``codes`` they are numbered by their values, as groups.
-    """
-    if is_table_file(path):
-        return _of_rows(read_table(path), name, path.name, dates, codes)
-    values = _numbers(path, (name,))[name]
-    expect(values.ndim == 1, f"the array {name} (N,) in {path.name}", f"shape {values.shape}", "give one number per row")
-    return values
-
-
-def _of_rows(table: Any, name: str, file: str, dates: Sequence[str], codes: bool) -> Array:
-    """Returns a number of each row (N,), as `read_column`."""
+def one_per_row(table: Any, name: str, file: str, dates: Sequence[str] = (), codes: bool = False) -> Array:
+    """Returns numbers or times (days since 1970-01-01) of a column (N,); with ``codes``, other texts numbered by their values."""
     require_choice(f"the column {name} of {file}", name, table.column_names)
     alone = table.select([name])
     column = column_kinds(alone, dates=dates)[name]
@@ -420,8 +409,6 @@ def read_pairs(
     found: dict[str, Any] = {}
     if is_table_file(path):
         table = read_table(path, sheet)
-        from vergence.data.doubts import doubts
-
         more = [column for column in extra.values() if column is not None]
         used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]
@@ -431,7 +418,7 @@ def read_pairs(
         asked = doubts(table, (one for one in seen if one.name not in (*drop, *more)), grouped=groups is not None)
         dates = kinds.get("dates", ())
         for key, column in extra.items():
-            found[key] = None if column is None else _of_rows(table, column, name, dates, key == "groups")
+            found[key] = None if column is None else one_per_row(table, column, name, dates, key == "groups")
         return _complete(replace(pairs, ids=named, roles=used, notes=(*notes_of(table), *asked), **found), extra, name)
     expect(context or not target, "`target` with a table only", f"{name} with its arrays context and target")
     arrays = _numbers(path, PAIR_KEYS)
@@ -440,7 +427,9 @@ def read_pairs(
     expect(fit, f"context (N, C) and target (N, T) in {name}", f"shapes {c.shape} and {t.shape}")
     widths = c.shape[1], _as_columns(t).shape[1]
     columns = ([f"{key}_{i}" for i in range(width)] for key, width in zip(PAIR_KEYS, widths, strict=True))
-    found |= {key: read_column(path, array) for key, array in extra.items() if array is not None}
+    for key, array in ((key, array) for key, array in extra.items() if array is not None):
+        found[key] = _numbers(path, (array,))[array]
+        expect(found[key].ndim == 1, f"the array {array} (N,) in {name}", f"shape {found[key].shape}", "give one number per row")
     return _complete(Pairs(c, t, (next(columns), next(columns)), rows=np.arange(len(c)), **found), extra, name)
 
 
@@ -534,3 +523,70 @@ def _numbers(path: Path, keys: Sequence[str], *, empty: bool = False) -> dict[st
             bad = np.isinf(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).any(1)
             expect(not bad.any(), f"finite numbers, or NaN for gaps, in {where}", f"infinity in row {start + int(bad.argmax())}")
     return {key: arrays[key] for key in keys}
+
+
+# What to ask of a table: identifiers that repeat, values that differ by case alone, codes for gaps, dates of two formats
+
+WORDS = (
+    "ids?|subject|subj|patient|person|participant|individual|animal|firm|company|plot|site|school|student|worker|household|family"
+)
+WORDS += "|user|customer|store|hospital|clinic|center|device|sensor|machine|batch"
+NAMED = re.compile(rf"(.*[_ .-])?(?i:{WORDS})([_ .-]?(?i:id|no|nr|number|code|name))?|.*[a-z](ID|Id)")
+CODE = re.compile(r"-1|-?(9{2,}|8{2,})")  # of a gap
+LEAST, MANY = 5, 20  # values of an identifier that repeats, by its name or by its rows alone
+SHARE = 0.05  # of the rows, that have a code
+
+
+def doubts(table: Any, columns: Iterable[Column], *, grouped: bool = False) -> list[str]:
+    """Returns questions about columns of an Arrow table that are used or left out; ``grouped`` where groups are known."""
+    found = []
+    for column in columns:
+        values = table[column.name]
+        if len(column.forms) > 1:
+            found.append(f"{column.name} holds dates as {' or '.join(column.forms)}: `dates=FORMAT`?")
+        elif column.kind in ("number", "category", "text"):
+            asked = [] if grouped else _repeated(column.name, values)
+            found += [*asked, *(_codes(column.name, values) if column.kind == "number" else _alike(column.name, values))]
+    return found
+
+
+def _repeated(name: str, values: Any) -> list[str]:
+    """Asks whether a column is groups: it is named like an identifier and repeats, or its values have neighboring rows each."""
+    if held(values.type) == "real" or values.null_count:
+        return []
+    code = values.dictionary_encode().combine_chunks().indices.to_numpy()  # leaves a dictionary as it is
+    counts = np.bincount(code)
+    counts = counts[counts > 0]
+    steady = (counts == np.bincount(counts).argmax()).mean() > 0.5
+    neighbors = steady and counts.min() > 1 and len(counts) >= MANY and (np.diff(code) != 0).sum() + 1 == len(counts)
+    if len(counts) < LEAST or len(code) < 1.5 * len(counts) or not (NAMED.fullmatch(name) or neighbors):
+        return []
+    about = "" if np.ptp(counts) == 0 else "about "
+    return [f"{name} has {len(counts):,} values, {about}{len(code) / len(counts):.0f} rows each: `groups={name}`?"]
+
+
+def _alike(name: str, values: Any) -> list[str]:
+    """Names texts that differ by case or spaces alone."""
+    same: dict[str, list[str]] = {}
+    for text in different_texts(values):
+        same.setdefault("".join(text.casefold().split()), []).append(text)
+    first = next((texts for texts in same.values() if len(texts) > 1), [])
+    return [f"{name} has {' and '.join(map(repr, first))}, which differ by case or spaces alone: one value?"] if first else []
+
+
+def _codes(name: str, values: Any) -> list[str]:
+    """Names a value such as -999 in many rows, apart from the others."""
+    import pyarrow as pa
+
+    x: Array = values.cast(pa.float64(), safe=False).to_numpy()
+    x = x[np.isfinite(x)]
+    for end in (x.min(), x.max()) if len(x) else ():
+        rest = np.unique(x[x != end]) if CODE.fullmatch(f"{end:.10g}") else x[:0]
+        n = int((x == end).sum())
+        if n < SHARE * len(x) or len(rest) < LEAST:
+            continue
+        apart = np.abs(rest - end).min() > np.diff(rest).max() or (end == -1 and rest[0] >= 0)
+        if apart:
+            code = f"{end:g} in {counted(n, 'row')} ({n / len(x):.0%})"
+            return [f"{name} is {code}, apart from all other values: a code for a gap? leave such cells empty"]
+    return []

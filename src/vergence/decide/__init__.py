@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     # isort: split
     from vergence.decide.conformal import p_values, q_values, reportable, select, simultaneous_bounds, tail_p_values, to_label
     from vergence.decide.core import Calibrated, Detector, cross_fit
-    from vergence.decide.decisions import Decisions, calibrate
+    from vergence.decide.decisions import Decisions, calibrate, explain
     from vergence.decide.density import GaussianDetector, MixtureDetector, surprise
     from vergence.decide.feature_sets import FeatureSets
     from vergence.decide.matching import Matcher, Matches
     from vergence.decide.neighbors import NeighborDetector
-    from vergence.decide.reasons import explain
     from vergence.decide.streams import Monitor
 else:
     __getattr__, __dir__ = on_request(__name__)

@@ -33,14 +33,13 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.decide.core import Detector
-from vergence.decide.ridge import out_of_fold
+from vergence.decide.density import out_of_fold
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_within
 from vergence.utils.dtypes import Bools, Floats, Ints
 
 __all__ = ["FeatureSets"]
-
 
 TAIL = 0.01  # of the reference, whose log-distances are large
 LEAST = 0.02  # deviation of log-distances, at least

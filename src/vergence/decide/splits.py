@@ -4,16 +4,18 @@ Shapes: N items, D features.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from vergence.decide.inputs import labels_of
 from vergence.utils.checks import expect
 from vergence.utils.neighbors import components, near_duplicates
 
-__all__ = ["apart", "grouped", "one_of_each"]
+__all__ = ["apart", "grouped", "one_of_each", "split_groups"]
 
 
 def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
@@ -64,3 +66,23 @@ def one_of_each(group: np.ndarray, side: np.ndarray, seed: int) -> np.ndarray:
     """Returns the index of one item, at random, of each group (N,) on a side (N,): draws that do not depend on each other."""
     items = np.random.default_rng(seed).permutation(np.flatnonzero(side))
     return np.sort(items[np.unique(group[items], return_index=True)[1]])
+
+
+def split_groups(groups: Iterable[Any], share: float, seed: int | None) -> Tensor:
+    """Returns a (N,) bool mask of at most a share of the items, in [0, 1), whole groups of them, sampled at random.
+
+    Groups are given by a label of each item, such as its content. Without a seed they come in the order of their first items.
+    """
+    first: dict[Any, int] = {}
+    group = torch.tensor([first.setdefault(label, len(first)) for label in groups])
+    order = torch.arange(len(first))
+    if seed is not None:
+        order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
+    size = torch.bincount(group, minlength=len(first))[order]
+    limit, total = int(share * len(group)), 0
+    chosen = torch.zeros(len(first), dtype=torch.bool)
+    for label, n in zip(order.tolist(), size.tolist(), strict=True):
+        if total + n <= limit:
+            chosen[label] = True
+            total += n
+    return chosen[group]

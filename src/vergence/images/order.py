@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from vergence.decide.decisions import Decisions
+from vergence.decide.density import RidgeGaussian
 from vergence.decide.feature_sets import LOWEST, FeatureSet, combined, shares
 from vergence.decide.moments import robust_scale
-from vergence.decide.ridge import RidgeGaussian
 from vergence.images.clusters import anomalous_clusters
 from vergence.images.duplicates import Duplicates, duplicate_sets
 from vergence.images.features import FILE, ImageFeatures, RegionPass, extractor_of

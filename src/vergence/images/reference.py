@@ -15,8 +15,8 @@ import numpy as np
 from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
+from vergence.decide.density import RidgeGaussian
 from vergence.decide.feature_sets import LEAST, FeatureSet, ReferenceScores, combined, group_weights, shares
-from vergence.decide.ridge import RidgeGaussian
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
 from vergence.images.features import FILE, ImageFeatures, RegionPass, extractor_of, rows_of

@@ -5,9 +5,8 @@ Shapes: N items, D features, K folds.
 
 import numpy as np
 
-from vergence.decide.density import GaussianDetector
+from vergence.decide.density import GaussianDetector, RidgeGaussian
 from vergence.decide.moments import robust_scale
-from vergence.decide.ridge import RidgeGaussian
 from vergence.utils.dtypes import Floats, Ints
 
 TRIM = 0.25  # share of the items that no fit sees

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from vergence.mixtures.conditional_mixture import ConditionalGaussian, ConditionalMixture
     from vergence.mixtures.gaussian_mixture import GaussianMixture
     from vergence.mixtures.kernel_conditional import KernelConditional
-    from vergence.mixtures.log_scale import LogScale
     from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
     from vergence.mixtures.models import MODELS, get
-    from vergence.mixtures.others import FromQuantiles, GaussianRegressor
+    from vergence.mixtures.others import FromQuantiles, GaussianRegressor, LogScale
     from vergence.mixtures.random_intercepts import RandomIntercepts
     from vergence.mixtures.selection import Importance, Selection, choose, folds, importance
 else:

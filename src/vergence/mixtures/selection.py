@@ -30,8 +30,8 @@ from sklearn.exceptions import ConvergenceWarning
 from vergence.data.tables import column_of
 from vergence.densities.particles import systematic
 from vergence.mixtures.core import Conditional, FarValue, duplicates, far_values, silenced
-from vergence.mixtures.log_scale import LogScale
 from vergence.mixtures.models import get
+from vergence.mixtures.others import LogScale
 from vergence.mixtures.random_intercepts import RandomIntercepts
 from vergence.utils.checks import counted, expect, in_percent, require_count
 from vergence.utils.dtypes import Floats, Ints

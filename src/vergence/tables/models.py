@@ -13,11 +13,11 @@ import torch
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
-from vergence.data.splits import split_groups
 from vergence.data.table_files import listed
 from vergence.data.tables import column_of, read_features
 from vergence.decide.conformal import ranked
 from vergence.decide.decisions import Counts, Decisions
+from vergence.decide.splits import split_groups
 from vergence.mixtures.core import FarValue, by_chance, silenced
 from vergence.mixtures.selection import Selection, by_weight, mean_and_error, remarks, took_all_steps
 from vergence.report.rendering import require_page

@@ -18,7 +18,7 @@ from vergence.data.modalities import missing
 from vergence.data.pixels import to_bytes, to_unit
 from vergence.data.shards import EncodedImages
 from vergence.data.sources import Data
-from vergence.data.splits import split_groups
+from vergence.decide.splits import split_groups
 from vergence.learn.training import loop
 from vergence.learn.training.config import RunConfig
 from vergence.utils import terminal
