@@ -40,7 +40,7 @@ def network(f, weights, z):
     return h.clamp(min=0) @ V.T + c
 
 
-def check_loss():
+def test_loss():
     for loss in LOSSES:
         for beta in (0.0, 0.7):
             m, (za, zb) = model(loss=loss, beta=beta), pair()
@@ -57,7 +57,7 @@ def check_loss():
                 close(both[term], (expected[term] + back[term]) / 2)
 
 
-def check_samples():
+def test_samples():
     for loss in LOSSES:
         m, (za, zb) = model(loss=loss, likelihood="sample"), pair()
         torch.manual_seed(3)
@@ -68,7 +68,7 @@ def check_samples():
             close(result[term], expected[term])
 
 
-def check_student_and_teacher():
+def test_student_and_teacher():
     """f and v are the student's networks, w the averaged weights' network, and the teacher's mean its embedding."""
     m, z = model(), torch.randn(B, D)
     f, v = m.student(z)
@@ -82,7 +82,7 @@ def check_student_and_teacher():
     close(plain.student(z)[0], z)
 
 
-def check_target_is_detached():
+def test_target_is_detached():
     """One-way: no gradient reaches the teacher's embedding; both ways: each has its own direction's alone."""
     for loss in LOSSES:
         m, (za, zb) = model(loss=loss), (z.requires_grad_() for z in pair())
@@ -103,7 +103,7 @@ def reference_torch(loss, f, v, m, w):
     return (2 * divergence + q.entropy()).mean()  # the cross-entropy is the divergence and the entropy
 
 
-def check_teacher_follows():
+def test_teacher_follows():
     """w <- m w + (1 - m) v, weight by weight, once after each step, and never by gradient."""
     m, (za, zb) = model(momentum=0.8), pair()
     teacher, student = [x.clone() for x in m.averaged.parameters()], [x.clone() for x in m.variance.parameters()]
@@ -114,7 +114,7 @@ def check_teacher_follows():
     assert not any(weight.requires_grad for weight in m.averaged.parameters())
 
 
-def check_density_after_training():
+def test_density_after_training():
     """alpha and gamma are of greatest likelihood: no other two scalars give the averaged pairs more."""
     m, (za, zb) = model(), (torch.randn(500, D), None)
     zb = 3 * m.student(za)[0].detach() + 0.2 * torch.randn(500, D)
@@ -128,14 +128,6 @@ def check_density_after_training():
     assert 2.5 < alpha < 3.5
     standardized = ((zb - alpha * f).square() / (gamma * v)).mean()
     close(standardized, 1.0)
-
-
-CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_holds(check):
-    check()
 
 
 def test_closed_forms_are_torch_s_and_the_samples_mean(n=20_000):
@@ -230,13 +222,13 @@ def uncorrected(self):
 
 REAL = vssl.VSSL
 PLANTED = {
-    "teacher with gradient": (check_target_is_detached, "VSSL", override(forward=teacher_with_gradient)),
-    "one-sided": (check_loss, "VSSL", override(forward=one_way)),
-    "the student's own variance as the teacher's": (check_student_and_teacher, "VSSL", override(prior=student_as_teacher)),
-    "an average that never moves": (check_teacher_follows, "follow", lambda: lambda *arguments: None),
-    "Gaussians exchanged": (check_loss, "kl_diagonal", lambda: lambda mu, v, m, w: REAL_KL(m, w, mu, v)),
-    "deviation for variance": (check_samples, "kl_diagonal", lambda: lambda mu, v, m, w: REAL_KL(mu, v.sqrt(), m, w.sqrt())),
-    "no correction of the density": (check_density_after_training, "VSSL", override(scales=uncorrected)),
+    "teacher with gradient": (test_target_is_detached, "VSSL", override(forward=teacher_with_gradient)),
+    "one-sided": (test_loss, "VSSL", override(forward=one_way)),
+    "the student's own variance as the teacher's": (test_student_and_teacher, "VSSL", override(prior=student_as_teacher)),
+    "an average that never moves": (test_teacher_follows, "follow", lambda: lambda *arguments: None),
+    "Gaussians exchanged": (test_loss, "kl_diagonal", lambda: lambda mu, v, m, w: REAL_KL(m, w, mu, v)),
+    "deviation for variance": (test_samples, "kl_diagonal", lambda: lambda mu, v, m, w: REAL_KL(mu, v.sqrt(), m, w.sqrt())),
+    "no correction of the density": (test_density_after_training, "VSSL", override(scales=uncorrected)),
 }
 REAL_KL = vssl.kl_diagonal
 
