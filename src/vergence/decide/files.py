@@ -85,7 +85,7 @@ def calibrate_files(
     sides = None if groups is None else (typed(a.table[groups]), typed(b.table[groups])[there])
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
-    written = {**_kept(new, b, out.suffix), **_named_apart(_of_all_rows(found, there), b.table.column_names)}
+    written = {**_kept(new, b, out.suffix), **_added(found, there, b.table.column_names)}
     if out == STREAM:
         print(*json_lines(written), sep="", end="")
     else:
@@ -189,22 +189,20 @@ def _kept(path: Path, scores: _Scores, ending: str) -> dict[str, np.ndarray]:
     return {name: kept(name) for name in table.column_names}
 
 
-def _of_all_rows(found: Decisions, there: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the columns that are added, (m,) each, from decisions on the rows that have a score."""
+def _added(found: Decisions, there: np.ndarray, own: list[str]) -> dict[str, np.ndarray]:
+    """Returns the columns that are added, (m,) each, from decisions on the rows that have a score.
+
+    They have other names where the new file has columns of these names, and a note says so.
+    """
     added: dict[str, np.ndarray] = {name: np.full(len(there), np.nan) for name in ("p_value", "q_value")}
     added["flag"], added["error"] = np.zeros(len(there), dtype=np.int64), np.where(there, "", NO_SCORE)
     for name in ("p_value", "q_value", "flag"):
         added[name][there] = found.columns[name]
-    return added
-
-
-def _named_apart(added: Mapping[str, np.ndarray], own: list[str]) -> dict[str, np.ndarray]:
-    """Returns the added columns, with other names where the new file has columns of these names, and a note."""
-    found = apart(added, own)
-    if changed := [name for name in added if name not in found]:
-        ours = ", ".join(name for name in found if name not in added)
+    named = apart(added, own)
+    if changed := [name for name in added if name not in named]:
+        ours = ", ".join(name for name in named if name not in added)
         terminal.note(f"the new file already has {', '.join(changed)}: the added columns are {ours}")
-    return found
+    return named
 
 
 def _log(found: Decisions, calibration: Path, new: Path, rows: Mapping[str, np.ndarray], how: Mapping[str, Any]) -> Iterator[str]:
