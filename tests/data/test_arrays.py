@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.refusals import refuses
 from torch.utils.data import TensorDataset
 
 from vergence.data.arrays import from_array
@@ -48,8 +49,7 @@ def test_sixteen_bits_are_shifted_as_those_of_files_are(tmp_path):
      (LEADS * np.nan, None, "NaN or infinity"), ((LEADS, LEADS), "tokens", "single items"), (LEADS[:0], "array", "1 row")],
 )  # fmt: skip
 def test_what_else_an_array_could_be_is_named(array, kind, word):
-    with pytest.raises(ValueError, match=word):
-        from_object(array, kind=kind)
+    refuses(word, from_object, array, kind=kind)
 
 
 def test_a_data_set_of_arrays_and_files_of_arrays(tmp_path):
@@ -60,5 +60,4 @@ def test_a_data_set_of_arrays_and_files_of_arrays(tmp_path):
     np.save(tmp_path / "x.npy", LEADS)
     data = open_data(DataConfig(source=str(tmp_path / "x.npy"), form="array"))
     assert data.kind == "array" and data.size is None and len(data.train) == 5
-    with pytest.raises(ValueError, match="items of kind array, found image in digits"):
-        open_data(DataConfig(source="digits", form="array"))
+    refuses("items of kind array, found image in digits", open_data, DataConfig(source="digits", form="array"))

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from tests.data.test_data import read_all
 from tests.data.test_objects import IMAGES, VECTORS, ImageList, Rows
+from tests.refusals import refuses
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from vergence.data import sources
@@ -70,8 +71,7 @@ def test_a_stream_is_read_once_and_ends(monkeypatch):
     endless = Stream(lambda: itertools.cycle(VECTORS))
     assert len(held(endless, limit=80, holdout=0.2).items) == 100
     monkeypatch.setattr(sources, "STREAM_ITEMS", 50)
-    with pytest.raises(ValueError, match=r"more after 50; train with limit="):
-        from_object(endless)
+    refuses(r"more after 50; train with limit=", from_object, endless)
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,4 @@ def test_a_stream_is_read_once_and_ends(monkeypatch):
      (iter(["a.png"]), "images or vectors in the data set")],
 )  # fmt: skip
 def test_streams_that_cannot_be_read_say_what_to_do(source, message):
-    with pytest.raises(ValueError, match=message):
-        from_object(source)
+    refuses(message, from_object, source)

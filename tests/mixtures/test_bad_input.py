@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
+from tests.refusals import refuses
 
 from vergence import mixtures
 from vergence.mixtures import ConditionalGaussian, ConditionalMixture, GaussianMixture
@@ -41,15 +42,13 @@ CALLS = {
 
 @pytest.mark.parametrize(("name", "options"), [(name, options) for name, some in SETTINGS.items() for options in some], ids=str)
 def test_settings_of_conditional_models(name, options):
-    with pytest.raises(ValueError, match="rank" if "rank" in options else next(iter(options))):
-        mixtures.get(name)(**options).fit(C, T)
+    refuses("rank" if "rank" in options else next(iter(options)), mixtures.get(name)(**options).fit, C, T)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_items_and_queries(name):
     call, text = CALLS[name]
-    with pytest.raises(ValueError, match=text):
-        call()
+    refuses(text, call)
 
 
 def test_nothing_is_asked_before_a_fit():

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from tests.refusals import refuses
 
 from vergence import mixtures
 from vergence.data.arrays import Pairs
@@ -42,10 +43,8 @@ def test_the_page_says_what_the_model_says(tmp_path, targets):
     assert f"of {len(model.held_out_pit_)} rows have a drag inside its 90 % interval" in text
     other = tmp_path / "other.html"
     other.write_text("mine")
-    with pytest.raises(ValueError, match="an earlier page"):
-        density.fit_density(found, "gaussian", file, settings={}, report=other)
-    with pytest.raises(ValueError, match=r"ends in \.html"):
-        density.fit_density(found, "gaussian", file, settings={}, report=tmp_path / "p.txt")
+    refuses("an earlier page", density.fit_density, found, "gaussian", file, settings={}, report=other)
+    refuses(r"ends in \.html", density.fit_density, found, "gaussian", file, settings={}, report=tmp_path / "p.txt")
 
 
 def test_the_page_of_a_choice_shows_the_models(tmp_path):

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from tests.refusals import refuses
 
 from vergence.data.table_files import read_table
 from vergence.utils import parts
@@ -84,8 +85,7 @@ def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path):
     with open_parts(tmp_path / "t.csv", JOB, every=10) as kept:
         for start in range(0, N, BATCH):
             kept.append(*batch(start))
-        with pytest.raises(ValueError, match=f"t.csv is in use by process {os.getpid()}"):
-            write(tmp_path / "t.csv")
+        refuses(f"t.csv is in use by process {os.getpid()}", write, tmp_path / "t.csv")
     write(tmp_path / "whole.csv")
     assert (tmp_path / "t.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
@@ -203,8 +203,7 @@ def test_a_table_holds_what_was_written(tmp_path, ending, monkeypatch):
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "no/folder/t.csv"])
 def test_unusable_paths_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="expected"):
-        write_table(tmp_path / name, {"x": ["a"]})
+    refuses("expected", write_table, tmp_path / name, {"x": ["a"]})
 
 
 def test_names_that_look_like_formulas_are_read_back_and_a_table_without_rows_has_names(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from tests.reference import patches as reference
+from tests.refusals import refuses
 from torch.nn import functional as F
 
 from vergence.learn.encoders import config, patch_maps
@@ -147,10 +148,8 @@ def test_a_second_layer_is_the_default_where_there_is_room():
         assert (settings.atoms, settings.second, settings.power) == expected
         assert as_encoder(str(Patches().with_settings(settings))).complete((3, 32, 32)) == settings
     assert PatchSettings().second == 0
-    with pytest.raises(ValueError, match="use second=0"):
-        as_encoder("patches:second=4").complete((1, 8, 8))
-    with pytest.raises(ValueError, match="use smaller patches"):
-        as_encoder("patches:second=4").complete((1, 3, 3))
+    refuses("use second=0", as_encoder("patches:second=4").complete, (1, 8, 8))
+    refuses("use smaller patches", as_encoder("patches:second=4").complete, (1, 3, 3))
 
 
 @pytest.mark.parametrize(

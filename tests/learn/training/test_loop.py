@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests import forked
+from tests.refusals import refuses
 
 import vergence
 from vergence.learn.encoders.config import PatchSettings
@@ -149,8 +150,7 @@ def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
 def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
     settings = {"objective": "tests.collapsing:Constant", "epochs": 12, "batch_size": 64, "optimizer": "adamw", "lr": 1e-2}
     settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512}
-    with pytest.raises(ValueError, match=r"collapses .* Try .*`strict=True`"):
-        vergence.train("digits", out=tmp_path / "strict", strict=True, **settings)
+    refuses(r"collapses .* Try .*`strict=True`", vergence.train, "digits", out=tmp_path / "strict", strict=True, **settings)
     assert "collapses" in (tmp_path / "strict" / "log.txt").read_text()
     assert not (tmp_path / "strict" / "model.safetensors").exists()
 
@@ -199,8 +199,7 @@ def test_numbers_of_an_objective_outside_the_library_do_not_damage_the_rows(tmp_
         ({"name": "distance"}, "expected names of diagnostics other than .*, distance, found 'distance'"),
         ({"size": 2}, "expected a number for each name of diagnostics, found spread of type Tensor"),
     ):
-        with pytest.raises(ValueError, match=words):
-            vergence.train("digits", out=tmp_path / "refused", options=options, **settings)
+        refuses(words, vergence.train, "digits", out=tmp_path / "refused", options=options, **settings)
 
 
 def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):

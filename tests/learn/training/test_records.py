@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.learn.training.test_folder import METADATA, make
+from tests.refusals import refuses
 from tests.report import fixtures_report as fixtures
 
 from vergence.learn.training.folder import RunFolder
@@ -33,16 +34,14 @@ def test_every_wrong_value_of_an_evaluation_is_one_line(tmp_path, wrong):
 @pytest.mark.parametrize("name", list(METADATA.to_dict()))
 @pytest.mark.parametrize("wrong", [{"x": 1}, 1.5])
 def test_every_wrong_field_of_metadata_is_refused(name, wrong):
-    with pytest.raises(ValueError, match=name):
-        RunMetadata.from_dict({**METADATA.to_dict(), name: wrong})
+    refuses(name, RunMetadata.from_dict, {**METADATA.to_dict(), name: wrong})
 
 
 def test_an_enormous_file_is_not_read(tmp_path):
     run = make(tmp_path)
     with (run.path / "config.json").open("r+") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ValueError, match="expected at most"):
-        RunFolder.open(run.path)
+    refuses("expected at most", RunFolder.open, run.path)
 
 
 @pytest.mark.parametrize(
