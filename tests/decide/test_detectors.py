@@ -14,6 +14,7 @@ from tests.reference import detection as slow
 
 from vergence import decide
 from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector
+from vergence.decide.density import RIDGE, CrossFitted, RidgeGaussian, out_of_fold
 from vergence.decide.moments import _distances, _signs, consistency, trimmed, uniform
 from vergence.densities.moments import standardized_moments
 
@@ -234,3 +235,99 @@ def test_what_never_varied_is_odd_when_it_does(name, constant):
     known, new = (np.c_[r.normal(size=(n, 6)), np.full(n, constant)] for n in (500, 200))
     new[0, 6] += 1
     assert getattr(decide, name)().fit(known).anomaly_score(new).argmax() == 0
+
+
+# Gaussians out of fold
+
+
+def by_definition(x, y):
+    """log d^2 by the definition, in the D x D form."""
+    m, s = x.mean(0), x.std(0)
+    z, w = (x - m) / s, (y - m) / s
+    S = z.T @ z / len(z)
+    inverse = np.linalg.inv(S + RIDGE * np.trace(S) / len(S) * np.eye(len(S)))
+    return np.log([row @ inverse @ row for row in w])
+
+
+@pytest.mark.parametrize(("n", "width"), [(60, 5), (20, 50), (30, 30), (2, 7)])
+def test_equal_to_the_definition(n, width):
+    r = np.random.default_rng(0)
+    x, y = r.normal(size=(n, width)) * r.uniform(0.1, 9, width), r.normal(size=(11, width))
+    np.testing.assert_allclose(RidgeGaussian(x).log_distance(y), by_definition(x, y), rtol=1e-6)
+
+
+def test_out_of_fold_has_not_seen_the_row():
+    r = np.random.default_rng(1)
+    x, fold = r.normal(size=(24, 40)), np.arange(24) % 4 - 1
+    t, gaussians = out_of_fold(x, fold)
+    assert sorted(gaussians) == [0, 1, 2] and np.isnan(t[fold == -1]).all()
+    for i in np.flatnonzero(fold >= 0):
+        np.testing.assert_allclose(t[i], by_definition(x[fold != fold[i]], x[i : i + 1])[0], rtol=1e-6)
+
+
+def test_constant_features_and_equal_rows_are_no_error():
+    x = np.zeros((30, 6))
+    assert np.isfinite(RidgeGaussian(x).log_distance(x)).all()
+    x[:, 0] = np.random.default_rng(0).normal(size=30)
+    far = x[:1].copy()
+    far[0, 3] = 1.0
+    assert RidgeGaussian(x).log_distance(far)[0] > RidgeGaussian(x).log_distance(x).max() + 5
+
+
+def test_units_do_not_matter_and_trim_leaves_far_rows_out():
+    r = np.random.default_rng(2)
+    x, unit = r.normal(size=(50, 80)), r.uniform(1e-3, 1e3, 80)
+    np.testing.assert_allclose(RidgeGaussian(x).log_distance(x), RidgeGaussian(x * unit).log_distance(x * unit), rtol=1e-6)
+    y = np.concatenate([x, x[:5] + 30])
+    assert RidgeGaussian(y, trim=0.2).log_distance(y)[-5:].min() > RidgeGaussian(y).log_distance(y)[-5:].min() + 0.5
+
+
+def test_thousands_of_numbers_take_seconds():
+    x = np.random.default_rng(0).normal(size=(300, 4000))
+    start = time.process_time()
+    out_of_fold(x, np.arange(300) % 10)
+    assert time.process_time() - start < 30  # the D x D form takes half an hour
+
+
+def t_items(n, D=30, degrees=6, seed=0):
+    """Items of a multivariate t."""
+    r = np.random.default_rng(seed)
+    return r.normal(size=(n, D)) * np.sqrt(degrees / r.chisquare(degrees, size=(n, 1)))
+
+
+def test_a_cluster_of_anomalies_does_not_hide_itself():
+    x, fold = t_items(1000), np.random.default_rng(2).integers(0, 5, 1000)
+    x[:80] = 0.05 * x[:80] + 8
+    t = CrossFitted(x, fold).log_distance(x, fold)
+    assert t[:80].min() > np.quantile(t[80:], 0.99)
+
+
+def test_distances_equal_their_definition_and_constant_features_do_no_harm():
+    x = np.random.default_rng(0).normal(size=(300, 4)) * [1, 5, 0.01, 0]
+    fold = np.zeros(300, dtype=int)
+    fitted = CrossFitted(x, fold, clean=True)
+    t = fitted.log_distance(x, fold)
+    assert np.isfinite(t).all()
+    np.testing.assert_allclose(np.log(np.square(fitted.white(x)).sum(1)), t, atol=1e-6)
+    anomaly = x[:1] + np.array([0, 0, 0, 1.0])
+    assert fitted.log_distance(anomaly, fold[:1])[0] > t.max()
+
+
+def test_units_and_rounding_do_not_matter():
+    x, fold = t_items(400, 6), np.arange(400) % 5
+    x[:, 5] *= np.random.default_rng(0).uniform(size=400) < 0.02  # nearly always zero
+    t = CrossFitted(x, fold).log_distance(x, fold)
+    other = CrossFitted(x * [1, 10, 1e3, 1e-2, 1, 1], fold).log_distance(x * [1, 10, 1e3, 1e-2, 1, 1], fold)
+    assert np.corrcoef(t, other)[0, 1] > 0.95
+    rounded = x.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(CrossFitted(rounded, fold).log_distance(rounded, fold), t, atol=0.05)
+    x[:250] = 0  # more than half are equal
+    assert np.isfinite(CrossFitted(x, fold).log_distance(x, fold)).all()
+
+
+@pytest.mark.parametrize(("width", "least"), [(40, 30), (400, 28)])
+def test_a_tenth_of_scattered_anomalies_comes_first_in_few_and_in_many_features(width, least):
+    x, fold = t_items(300, width), np.arange(300) % 5
+    x[:30] *= 6
+    t = CrossFitted(x, fold).log_distance(x, fold)
+    assert (np.argsort(-t)[:30] < 30).sum() >= least

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from vergence.decide.decisions import Decisions
-from vergence.decide.density import RidgeGaussian
+from vergence.decide.density import TRIM, CrossFitted, RidgeGaussian
 from vergence.decide.feature_sets import LOWEST, FeatureSet, combined, shares
 from vergence.decide.moments import robust_scale
 from vergence.images.clusters import anomalous_clusters
@@ -30,7 +30,6 @@ from vergence.images.plane import standardized
 from vergence.images.reference import COMPONENTS, FITTED, heatmaps_of
 from vergence.images.regions import OwnCells
 from vergence.images.result import SET, Anomalies, CheckSettings
-from vergence.images.scores import TRIM, CrossFitted
 from vergence.utils.checks import counted, expect
 from vergence.utils.dtypes import Array, Bools, Floats, Ints
 from vergence.utils.parts import Parts

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from vergence.decide.decisions import Decisions, decided
-from vergence.decide.density import RidgeGaussian
+from vergence.decide.density import CrossFitted, RidgeGaussian
 from vergence.decide.feature_sets import LEAST, FeatureSet, ReferenceScores, combined, group_weights, shares
 from vergence.images.difference import CAUTION, DifferencePass, candidates, twin_p_values
 from vergence.images.duplicates import duplicate_sets, find_duplicates
@@ -25,7 +25,6 @@ from vergence.images.passes import region_rows, sampled
 from vergence.images.regions import ReferenceCells, region_threshold
 from vergence.images.result import SET, Anomalies, CheckSettings, Heatmaps
 from vergence.images.review import after_review
-from vergence.images.scores import CrossFitted
 from vergence.utils.checks import expect
 from vergence.utils.dtypes import Array, Bools, Floats, Ints
 
