@@ -24,16 +24,16 @@ from vergence.utils.dtypes import Array
 
 __all__ = ["PATTERNS", "Sites", "sites_of"]
 
-WELL, SITE = r"(?:^|[/_ -])(?P<well>[A-Z]\d{1,2})", r"(?:s|f|site|field)?(?P<site>\d+)"
+WELL, SITE = r"(?:^|[/_ -])(?P<well>[A-Z]\d{1,2})(?:[_-]|/(?=[sf]))", r"(?:s|f|site|field)?(?P<site>\d+)"
 PATTERNS = {  # of the names that microscopes write; the first that fits all but a few names is taken
     "Operetta": r"r(?P<row>\d\d)c(?P<column>\d\d)f(?P<site>\d+)p(?P<plane>\d+)-?ch(?P<channel>\d+)",
     "Yokogawa": r"_(?P<well>[A-Z]{1,2}\d\d)_T\d+F(?P<site>\d+)L\d+A\d+Z(?P<plane>\d+)C(?P<channel>\d+)",
     "IN Cell": r"(?<![A-Za-z])(?P<row>[A-Z]{1,2}) - (?P<column>\d+)\((?:fld (?P<site>\d+) )?"
     r"wv (?P<channel>.+?)(?= - | z \d|\))(?:[^)]* z (?P<plane>\d+))?",
     "ImageXpress": r"(?:^|[/_ ])(?P<well>[A-Z]\d\d)(?:[/_]s(?P<site>\d+))?[/_]w(?P<channel>\d)",
-    "well, site and channel": rf"{WELL}[/_-]{SITE}[/_-](?:(?:w|ch|c|C)(?=\d))?(?P<channel>\w+?)\.",
-    "channel as folder": rf"(?:^|/)(?i:w|ch|channel)[_ ]?(?P<channel>\d+)(?=/).*?{WELL}[/_-]{SITE}(?:\.ome)?\.",
-    "well and site": rf"{WELL}[/_-]{SITE}(?:\.ome)?\.",
+    "well, site and channel": rf"{WELL}{SITE}[/_-](?:(?:w|ch|c|C)(?=\d))?(?P<channel>\w+?)\.",
+    "channel as folder": rf"(?:^|/)(?:w|[cC]h|[cC]hannel)[_ ]?(?P<channel>\d+)(?=/).*?{WELL}{SITE}(?:\.ome)?\.",
+    "well and site": rf"{WELL}{SITE}(?:\.ome)?\.",
 }
 BY_ROW, BY_WELL = r"r(?P<row>\d+)c(?P<column>\d+)f(?P<site>\d+)", r"(?P<well>[A-P]\d\d)_(?P<site>\d)"  # examples of patterns
 METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
