@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vergence.data.image_list import open_images
+from vergence.data.image_list import ImageList, open_images
 from vergence.data.sites import PATTERNS, sites_of
 
 NAMES = {
     "Operetta": ("r02c03f05p01-ch2sk1fk1fl1.tiff", "B03", "5", "2"),
     "Yokogawa": ("plate1_B03_T0001F005L01A01Z01C02.tif", "B03", "5", "02"),
+    "IN Cell": ("run_B - 3(fld 05 wv DAPI - DAPI).tif", "B03", "5", "DAPI"),
     "ImageXpress": ("exp_B03_s5_w2A1B2C3D4.tif", "B03", "5", "2"),
     "well, site and channel": ("B3_f05_DNA.tif", "B03", "5", "DNA"),
+    "channel as folder": ("Ch2/B03_f5.tif", "B03", "5", "2"),
     "well and site": ("B03_5.ome.tif", "B03", "5", None),
 }
 
@@ -39,9 +41,9 @@ def test_names_of_microscopes(kind, tmp_path):
 
 def test_a_site_has_its_channels_in_the_order_of_their_numbers(tmp_path):
     for w in (10, 9, 1):
-        write(tmp_path, [f"A01_s1_ch{w}.tif"], np.full((8, 8), w, dtype=np.uint16))
+        write(tmp_path, [f"A01_s1_ch{w}.tif", f"A01_s1_ch{w}_thumb9F.tif"], np.full((8, 8), w, dtype=np.uint16))
     found = sites_of(open_images(tmp_path))
-    assert found.channels == ("1", "9", "10")
+    assert found.channels == ("1", "9", "10") and found.notes == ("3 thumbnails left out.",)
     assert found.images.read(0).pixels[:, 0, 0].tolist() == [1, 9, 10]
 
 
@@ -50,33 +52,46 @@ def test_a_missing_channel_is_named(tmp_path):
     found = sites_of(open_images(tmp_path))
     assert found.images.names == ["plate A01 1"]
     assert [(s.name, s.reason) for s in found.images.skipped] == [("plate A02 1", "no channel 2")]
+    other = found.of_plate("P7")
+    assert (other.wells, found.wells) == ([("P7", "A01")], [("plate", "A01")])
+    assert [s.name for s in other.images.skipped] == ["P7 A02 1"] and other.keys["P7 A02 1"] == ("P7", "A02", "1")
 
 
 def test_files_that_differ_are_named_and_the_others_stay(tmp_path):
     write(tmp_path, [f"A{k:02d}_s1_w{w}.tif" for k in range(1, 9) for w in (1, 2)])
     write(tmp_path, ["A01_s1_w2.tif"], np.zeros((4, 8), dtype=np.uint16))
     write(tmp_path, ["A02_s1_w2.tif"], np.zeros((8, 8), dtype=np.uint8))
+    write(tmp_path, ["A04_s1_w2.tif"], np.zeros((8, 8, 3), dtype=np.uint8))
     content = (tmp_path / "A03_s1_w1.tif").read_bytes()
     (tmp_path / "A03_s1_w1.tif").write_bytes(content[: len(content) // 2])
     found = sites_of(open_images(tmp_path))
     read = [i for i, _ in found.images.map(lambda image: image.size, range(len(found.images)))]
-    assert [found.images.names[i] for i in read] == [f"plate A{k:02d} 1" for k in range(4, 9)]
+    assert [found.images.names[i] for i in read] == [f"plate A{k:02d} 1" for k in range(5, 9)]
     reasons = {s.name: s.reason for s in found.images.skipped}
     assert reasons["plate A01 1"] == "channel 2 of 4 x 8 pixels, where others have 8 x 8"
     assert reasons["plate A02 1"] == "channel 2 of 8 bits, where others have 16"
+    assert reasons["plate A04 1"] == "channel 2: 3 channels in A04_s1_w2.tif, where one is expected"
     assert reasons["plate A03 1"] == "channel 1: the file is cut off" and found.keys["plate A03 1"] == ("plate", "A03", "1")
 
 
-def test_a_stack_holds_all_channels_and_ome_names_them(tmp_path):
-    planes = [Image.fromarray(np.full((8, 8), c, dtype=np.uint16)) for c in range(3)]
-    about = '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image><Pixels>' + "".join(
-        f'<Channel ID="{k}" Name="{name}"/>' for k, name in enumerate(("DNA", "ER", "Mito"))
-    )
-    about += "</Pixels></Image></OME>"
-    planes[0].save(tmp_path / "A01_1.tif", save_all=True, append_images=planes[1:], tiffinfo={270: about})
+@pytest.mark.parametrize("order", ["CZT", "ZCT", "TZC"])
+@pytest.mark.parametrize("kind", ["<u2", ">u4"])  # Pillow cannot read the second
+def test_of_a_stack_the_middle_plane_and_the_first_time_are_read_and_ome_data_name_the_channels(order, kind, tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    x = np.arange(12).reshape(2, 3, 2)[..., None, None] * np.ones((8, 8), dtype=int)  # channel, plane, time
+    x = x.transpose(*["CZT".index(axis) for axis in order[::-1]], 3, 4).astype(kind)
+    about = {"axes": order[::-1] + "YX", "Channel": {"Name": ["DNA", "ER"]}}
+    tifffile.imwrite(tmp_path / "A01_1.ome.tif", x, metadata=about, byteorder=kind[0])
     found = sites_of(open_images(tmp_path))
-    assert found.channels == ("DNA", "ER", "Mito")
-    assert found.images.read(0).pixels[:, 0, 0].tolist() == [0, 1, 2]
+    assert found.images.read(0).pixels[:, 0, 0].tolist() == [2, 8] and found.channels == ("DNA", "ER")
+    assert found.notes == ("Of 3 planes of a site the middle one is judged.", "Of 2 times of a site the first is judged.")
+
+
+def test_without_ome_data_the_frames_of_a_stack_or_an_array_are_its_channels():
+    x, file = np.stack([np.full((8, 8), c, dtype=np.uint16) for c in range(3)]), io.BytesIO()
+    Image.fromarray(x[0]).save(file, "tiff", save_all=True, append_images=[Image.fromarray(plane) for plane in x[1:]])
+    found = sites_of(ImageList(["A01_1.tif", "A02_1.tif"], [x, file.getvalue()]))
+    assert found.channels == ("1", "2", "3") and all(np.array_equal(found.images.read(i).pixels, x) for i in (0, 1))
 
 
 def test_two_files_of_a_channel_are_said(tmp_path):
@@ -90,24 +105,34 @@ def test_two_files_of_a_channel_are_said(tmp_path):
     own = write(tmp_path / "own", [f"p-{c}-D{k:02d}-f01.tif" for k in (1, 2) for c in ("DNA", "ER")])
     with pytest.raises(ValueError, match="expected one file for each well, site and channel, found p-DNA-D01"):
         sites_of(open_images(own))
+    times = write(tmp_path / "times", [f"p_A01_T{t:04d}F001L01A01Z01C01.tif" for t in (1, 2)])
+    with pytest.raises(ValueError, match="; give the files of one time, or another pattern"):
+        sites_of(open_images(times))
     named = r"p-(?P<channel>\w+)-(?P<well>[A-P]\d\d)-f(?P<site>\d\d)"
     assert sites_of(open_images(own), pattern=named, channels=("DNA", "ER")).channels == ("DNA", "ER")
     with pytest.raises(ValueError, match="expected names of channels in the order DNA, ER, found ER, DNA"):
         sites_of(open_images(own), pattern=named, channels=("ER", "DNA"))
 
 
-def test_plates_are_told_apart_by_folder_and_a_tar_is_read(tmp_path):
-    write(tmp_path / "data", [f"{p}/Images/A01_s1_w1.tif" for p in ("P1", "P2")])
-    assert sites_of(open_images(tmp_path / "data")).wells == [("P1", "A01"), ("P2", "A01")]
+@pytest.mark.parametrize("name", ["x/{}_s1_w{}.tif", "{}/s1_w{}.tif", "{0}/{0}_s1_w{1}.tif", "{}/f1_ch{}.tif", "w{1}/{0}_s1.tif"])
+def test_plates_are_told_apart_by_folder_and_folders_of_wells_or_channels_are_no_plates(name, tmp_path):
     with tarfile.open(tmp_path / "both.tar", "w") as tar:
-        tar.add(tmp_path / "data" / "P1", "P1")
-        tar.add(tmp_path / "data" / "P2", "P2")
-    assert sites_of(open_images(tmp_path / "both.tar")).wells == [("P1", "A01"), ("P2", "A01")]
+        for plate in ("P1", "P2"):
+            folder = write(tmp_path / "data" / plate, [name.format(well, w) for well in ("A01", "A02") for w in (1, 2)])
+            tar.add(folder, plate)
+            assert sites_of(open_images(folder)).wells == [("plate", "A01"), ("plate", "A02")]
+    for source in (tmp_path / "data", tmp_path / "both.tar"):
+        found = sites_of(open_images(source))
+        assert found.wells == [(plate, well) for plate in ("P1", "P2") for well in ("A01", "A02")] and found.channels == (
+            "1",
+            "2",
+        )
 
 
-def test_of_several_planes_the_middle_one_is_judged(tmp_path):
-    for z in (1, 2, 3):
-        write(tmp_path, [f"r01c01f01p{z:02d}-ch1.tiff"], np.full((8, 8), z, dtype=np.uint16))
+@pytest.mark.parametrize("name", ["r01c01f01p{}-ch1.tiff", "A - 1(fld 01 wv UV - DAPI z {}).tif"])
+def test_of_several_planes_the_middle_one_is_judged(name, tmp_path):
+    for z in ("01", "02", "03"):
+        write(tmp_path, [name.format(z)], np.full((8, 8), int(z), dtype=np.uint16))
     found = sites_of(open_images(tmp_path))
     assert found.images.read(0).pixels[0, 0, 0] == 2 and found.notes == ("Of 3 planes of a site the middle one is judged.",)
 
@@ -115,7 +140,7 @@ def test_of_several_planes_the_middle_one_is_judged(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        (None, "expected names of sites"),
+        (None, "found 'photo_r1c1.tif'; give a pattern such as 'r(?P<row>"),
         ("(?P<well>x", "expected a regular expression as the pattern"),
         ("(?P<wells>x)", "expected a pattern with the group well"),
         ("(?P<well>Z99)", "expected names that fit"),
@@ -123,7 +148,7 @@ def test_of_several_planes_the_middle_one_is_judged(tmp_path):
 )
 def test_names_without_wells_are_refused(pattern, message, tmp_path):
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace("?", r"\?")):
-        sites_of(open_images(write(tmp_path, ["photo.tif"])), pattern=pattern)
+        sites_of(open_images(write(tmp_path, ["photo_r1c1.tif"])), pattern=pattern)
 
 
 def test_a_tiff_that_pillow_cannot_read_is_read_by_tifffile(tmp_path):

@@ -3,13 +3,14 @@
 Shapes: a site (C, H, W) of numbers as they are stored; N sites.
 """
 
+import contextlib
 import io
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,19 +19,23 @@ import numpy as np
 from vergence.data import images as decoding
 from vergence.data.image_list import ImageList, LoadedImage, opened
 from vergence.data.items import Skipped
-from vergence.utils.checks import counted, expect
+from vergence.utils.checks import counted, expect, refuse
 from vergence.utils.dtypes import Array
 
 __all__ = ["PATTERNS", "Sites", "sites_of"]
 
-WELL, SITE = r"(?:^|[/_ -])(?P<well>[A-Z]\d{1,2})", r"(?:s|f|site|field)?(?P<site>\d+)"
+WELL, SITE = r"(?:^|[/_ -])(?P<well>[A-Z]\d{1,2})(?:[_-]|/(?=[sf]))", r"(?:s|f|site|field)?(?P<site>\d+)"
 PATTERNS = {  # of the names that microscopes write; the first that fits all but a few names is taken
     "Operetta": r"r(?P<row>\d\d)c(?P<column>\d\d)f(?P<site>\d+)p(?P<plane>\d+)-?ch(?P<channel>\d+)",
     "Yokogawa": r"_(?P<well>[A-Z]{1,2}\d\d)_T\d+F(?P<site>\d+)L\d+A\d+Z(?P<plane>\d+)C(?P<channel>\d+)",
-    "ImageXpress": r"(?:^|[/_ ])(?P<well>[A-Z]\d\d)(?:_s(?P<site>\d+))?_w(?P<channel>\d)(?!.*thumb)",
-    "well, site and channel": rf"{WELL}[_-]{SITE}[_-](?:(?:w|ch|c|C)(?=\d))?(?P<channel>\w+?)\.",
-    "well and site": rf"{WELL}[_-]{SITE}(?:\.ome)?\.",
+    "IN Cell": r"(?<![A-Za-z])(?P<row>[A-Z]{1,2}) - (?P<column>\d+)\((?:fld (?P<site>\d+) )?"
+    r"wv (?P<channel>.+?)(?= - | z \d|\))(?:[^)]* z (?P<plane>\d+))?",
+    "ImageXpress": r"(?:^|[/_ ])(?P<well>[A-Z]\d\d)(?:[/_]s(?P<site>\d+))?[/_]w(?P<channel>\d)",
+    "well, site and channel": rf"{WELL}{SITE}[/_-](?:(?:w|ch|c|C)(?=\d))?(?P<channel>\w+?)\.",
+    "channel as folder": rf"(?:^|/)(?:w|[cC]h|[cC]hannel)[_ ]?(?P<channel>\d+)(?=/).*?{WELL}{SITE}(?:\.ome)?\.",
+    "well and site": rf"{WELL}{SITE}(?:\.ome)?\.",
 }
+BY_ROW, BY_WELL = r"r(?P<row>\d+)c(?P<column>\d+)f(?P<site>\d+)", r"(?P<well>[A-P]\d\d)_(?P<site>\d)"  # examples of patterns
 METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PARTS = ("plate", "well", "row", "column", "site", "channel", "plane")
 ROWS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
@@ -60,22 +65,23 @@ class Sites:
 
     def of_plate(self, name: str) -> "Sites":
         """Returns the same sites, all of a plate of another name."""
-        self.images.columns["Metadata_Plate"] = [name] * len(self.images)
-        return replace(self, keys={key: (name, *site[1:]) for key, site in self.keys.items()})
+        of, own = {old: (name, *site[1:]) for old, site in self.keys.items()}, self.images
+        names = [" ".join(of[one]) for one in own.names]
+        skipped = [replace(one, name=" ".join(of.get(one.name, (one.name,)))) for one in own.skipped]
+        images = replace(own, names=names, skipped=skipped, columns=own.columns | {METADATA[0]: [name] * len(own)})
+        return replace(self, images=images, keys={" ".join(site): site for site in of.values()})
 
     @property
     def wells(self) -> list[tuple[str, str]]:
         """Plate and well of each site, (N,)."""
-        columns = self.images.columns
-        return list(zip(columns["Metadata_Plate"], columns["Metadata_Well"], strict=True))
+        return list(zip(self.images.columns[METADATA[0]], self.images.columns[METADATA[1]], strict=True))
 
 
 @dataclass(frozen=True)
 class _Reader:
     """Reads a site: a file of each channel, or one of all; all sites of a plate have the form of most."""
 
-    images: ImageList
-    contents: Sequence[tuple[Any, ...]]
+    files: Sequence[Sequence[tuple[str, Any]]]  # of each site, name and content
     forms: tuple[tuple[np.dtype[Any], tuple[int, int]], ...] = ()  # type and size of each channel
 
     def __call__(self, i: int) -> LoadedImage:
@@ -93,12 +99,15 @@ class _Reader:
 
     def planes(self, i: int) -> list[Array]:
         """Returns the channels (H, W) of site i."""
-        planes = list[Array]()
-        for content in self.contents[i]:
+        planes, single = list[Array](), len(self.files[i]) > 1
+        for name, content in self.files[i]:
             try:
-                planes += stack(content, self.images.names[i])
+                bands = stack(content, name)
+                if single and len(bands) > 1:
+                    raise ValueError(f"{len(bands)} channels in {name}, where one is expected")
+                planes += bands
             except decoding.UNREADABLE as error:
-                where = f"channel {len(planes) + 1}: " if len(self.contents[i]) > 1 else ""
+                where = f"channel {len(planes) + 1}: " if single else ""
                 raise ValueError(f"{where}{decoding.reason(error)}") from None
         return planes
 
@@ -115,7 +124,7 @@ def stack(content: Any, name: str) -> list[Array]:
     try:
         with opened(content, name) as image:
             planes = []
-            for k in range(getattr(image, "n_frames", 1)):
+            for k in _frames(content, getattr(image, "n_frames", 1)):
                 if k:
                     image.seek(k)
                 planes += [np.asarray(band) for band in image.split()]
@@ -134,9 +143,10 @@ def _by_tifffile(content: bytes) -> list[Array]:
         raise ValueError("a kind of TIFF that needs tifffile: install vergence[microscopy]") from None
     try:
         with tifffile.TiffFile(io.BytesIO(content)) as file:
-            if math.prod(file.series[0].shape) > decoding.MAX_PIXELS:
+            n, frames = len(file.pages), _frames(content, len(file.pages))
+            if math.prod(file.series[0].shape) * len(frames) > n * decoding.MAX_PIXELS:
                 raise ValueError(f"more than {decoding.MAX_PIXELS:,} pixels in all channels")
-            x = np.squeeze(file.series[0].asarray())
+            x = np.squeeze(file.series[0].asarray() if len(frames) == n else [file.pages[k].asarray() for k in frames])
     except Exception as error:  # tifffile and its codecs raise many kinds
         raise ValueError(decoding.reason(error)) from None
     if x.ndim not in (2, 3):
@@ -163,28 +173,36 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
         >>> found.images.names, found.channels, found.pattern[0]
         (['plate B03 1', 'plate B03 2'], ('1', '2'), 'ImageXpress')
     """
+    full = [i for i, one in enumerate(images.names) if "_thumb" not in one.lower()] or range(len(images))
+    thumbnails = len(images) - len(full)
+    images = replace(images, names=[images.names[i] for i in full], contents=[images.contents[i] for i in full])
     name, expression = _pattern(images.names, pattern)
     found = [_parts(re.search(expression, one)) for one in images.names]
-    plates = _plates(images.names, found, plate)
-    of, skipped = _grouped(images, found, plates, name)
+    of, skipped = _grouped(images, found, _plates(images.names, found, plate), name)
     every = sorted({channel for site in of.values() for channel in site}, key=lambda text: _number(text)[1:])
     lacking = {key: [c for c in every if c not in site] for key, site in of.items()}
     skipped += [Skipped(" ".join(key), f"no channel {' or '.join(less)}") for key, less in lacking.items() if less]
     keys = sorted((key for key, less in lacking.items() if not less), key=lambda key: (key[0], *map(_number, key[1:])))
     expect(keys, f"a site with all channels ({', '.join(every)})", "none", "give the files of all channels")
-    planes = max(len(planes) for site in of.values() for planes in site.values())
     contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
-    columns = dict(zip(METADATA, map(list, zip(*keys, strict=True)), strict=True))
     sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
-    forms, names = _forms(_Reader(sites, contents), len(keys)), tuple(channels)
-    sites.columns, sites.reader = columns, _Reader(sites, contents, forms)
-    names = names or (tuple(every) if every != [""] else _ome_names(contents[0][0]) or tuple(map(str, range(1, len(forms) + 1))))
+    forms, pixels = _forms(_Reader(contents), len(keys)), _pixels(contents[0][0][1])
+    sites.columns = dict(zip(METADATA, map(list, zip(*keys, strict=True)), strict=True))
+    sites.reader = _Reader(contents, forms)
+    own = [channel.get("Name") or "" for channel in pixels.findall("{*}Channel")]
+    own = own if len({*own} - {""}) == len(own) == len(forms) else [str(k + 1) for k in range(len(forms))]
+    names = tuple(channels or (own if every == [""] else every))
     expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
     numbered = all(re.fullmatch(r"\D?\d+|", one) for one in every)
     fits = numbered or names == tuple(every) or not set(names) & set(every)
     expect(fits, f"names of channels in the order {', '.join(every)}", ", ".join(names), "leave `channels` out, or correct it")
-    notes = (f"Of {planes} planes of a site the middle one is judged.",) if planes > 1 else ()
-    return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, notes)
+    c, z, t = (int(pixels.get(f"Size{axis}", 0)) for axis in "CZT")
+    z, t = (z, t) if len(forms) == len(every) * c else (1, 1)
+    planes = max(z, *(len(planes) for site in of.values() for planes in site.values()))
+    notes = [f"Of {planes} planes of a site the middle one is judged."] if planes > 1 else []
+    notes += [f"Of {t} times of a site the first is judged."] if t > 1 else []
+    notes += [f"{counted(thumbnails, 'thumbnail')} left out."] if thumbnails else []
+    return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, tuple(notes))
 
 
 def _grouped(
@@ -201,13 +219,14 @@ def _grouped(
         site = (plates[i], parts["well"], parts["site"])
         other = read.setdefault((*site, parts["channel"], parts["plane"]), one)
         if other is one:
-            of.setdefault(site, defaultdict(dict))[parts["channel"]][parts["plane"]] = images.contents[i]
+            of.setdefault(site, defaultdict(dict))[parts["channel"]][parts["plane"]] = (one, images.contents[i])
         else:
             again.append((one, other))
             skipped.append(Skipped(one, f"{other} is read as the same well, site and channel"))
     both = " and ".join(again[0]) if again else ""
-    few = len(again) <= MISSED * len(found)
-    expect(few, "one file for each well, site and channel", both, "give a pattern with the group channel")
+    few, told = len(again) <= MISSED * len(found), any(parts and parts["channel"] for parts in found)
+    advice = "give the files of one time, or another pattern" if told else "give a pattern with the group channel"
+    expect(few, "one file for each well, site and channel", both, advice)
     return of, skipped
 
 
@@ -225,10 +244,8 @@ def _pattern(names: Sequence[str], given: str | None) -> tuple[str, str]:
     for name, pattern in PATTERNS.items():
         if sum(re.search(pattern, one) is not None for one in names) >= (1 - MISSED) * len(names):
             return name, pattern
-    listed = ", ".join(PATTERNS)
-    raise ValueError(
-        f"expected names of sites ({listed}), found '{names[0]}'; give a pattern such as '(?P<well>[A-P]\\d\\d)_(?P<site>\\d)'"
-    )
+    such = BY_ROW if re.search(r"r\d+c\d+", names[0]) else BY_WELL
+    refuse(f"names of sites ({', '.join(PATTERNS)})", f"'{names[0]}'", f"give a pattern such as '{such}'")
 
 
 def _parts(match: re.Match[str] | None) -> dict[str, str] | None:
@@ -257,11 +274,15 @@ def well_name(text: str) -> str:
 
 
 def _plates(names: Sequence[str], found: Sequence[Mapping[str, str] | None], plate: str) -> list[str]:
-    """Returns the plate of each file: of its name, else the first of the folders that differ."""
+    """Returns the plate of each file: of its name, else the first of the folders that differ and tell no other part."""
     folders = [PurePosixPath(name).parts[:-1] for name in names]
-    depth = min((k for k in range(min(map(len, folders), default=0)) if len({f[k] for f in folders}) > 1), default=None)
-    own = [plate if depth is None else folder[depth] for folder in folders]
-    return [parts["plate"] if parts and parts["plate"] else one for parts, one in zip(found, own, strict=True)]
+    some = [(folder, parts) for folder, parts in zip(folders, found, strict=True) if parts]
+    for k in range(min((len(folder) for folder, _ in some), default=0)):
+        differ = len({folder[k] for folder, _ in some})
+        pairs = [{(folder[k], parts[part]) for folder, parts in some} for part in PARTS[1:]]
+        if differ > 1 and not any(len(each) == differ and len({value for _, value in each}) > 1 for each in pairs):
+            return [parts["plate"] or folder[k] if parts else plate for folder, parts in zip(folders, found, strict=True)]
+    return [parts["plate"] or plate if parts else plate for parts in found]
 
 
 def _number(text: str) -> tuple[int, str, int]:
@@ -288,14 +309,23 @@ def _forms(reader: _Reader, n: int) -> tuple[tuple[np.dtype[Any], tuple[int, int
     return tuple(seen.most_common(1)[0][0])
 
 
-def _ome_names(content: Any) -> tuple[str, ...]:
-    """Returns the names of the channels in the OME data of a TIFF; none where there are none."""
-    content = content() if callable(content) else content
-    try:
-        with opened(content, "a.tif") as image:
-            text = image.tag_v2.get(270, "") if hasattr(image, "tag_v2") else ""
-        root = ElementTree.fromstring(text) if "<OME" in text else None
-    except (*decoding.UNREADABLE, ElementTree.ParseError):
-        return ()
-    names = [] if root is None else [e.get("Name") or "" for e in root.iter() if e.tag.endswith("}Channel")]
-    return tuple(names) if names and all(names) and len(set(names)) == len(names) else ()
+def _pixels(content: Any) -> ElementTree.Element:
+    """Returns what the OME data of a TIFF say of its pixels; an empty element without such data."""
+    found = None
+    with contextlib.suppress(*decoding.UNREADABLE):
+        content = content() if callable(content) else content
+        content = content.read_bytes() if isinstance(content, Path) else content
+        text = re.search(rb"<OME\b.*?</OME>", content, re.DOTALL) if isinstance(content, bytes) else None
+        found = ElementTree.fromstring(text[0]).find("{*}Image/{*}Pixels") if text else None
+    return ElementTree.Element("Pixels") if found is None else found
+
+
+def _frames(content: Any, n: int) -> list[int]:
+    """Returns which of n frames are the channels: by the OME data those of the middle plane and the first time, else all."""
+    pixels = _pixels(content if n > 1 else None)
+    axes = pixels.get("DimensionOrder", "XYCZT")[:1:-1]  # what changes last is first
+    sizes = [int(pixels.get(f"Size{axis}", 0)) for axis in axes]
+    if math.prod(sizes) != n:
+        return list(range(n))
+    t, z, c = map(axes.index, "TZC")
+    return list(np.arange(n).reshape(sizes).transpose(t, z, c)[0, sizes[z] // 2].tolist())
