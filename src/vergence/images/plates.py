@@ -470,8 +470,8 @@ def _summary(
 
 def _sentences(s: Mapping[str, Any], kinds: Sequence[str], notes: Sequence[str], skipped: Table) -> list[str]:
     """Returns plates to look at first, the answer, its condition, and what else to know."""
-    noun, rate, given = s["noun"], in_percent(s["fdr"]), counted(s["calibration"], f"control {s['noun']}")
-    texts = []
+    noun, rate, texts = s["noun"], in_percent(s["fdr"]), list[str]()
+    given = counted(s["calibration"], f"control {noun}")
     for plate, where, kind, channel in s["split"]:
         what = f"{'brightness' if kind == NONE else kind}{_in(channel)}"
         texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
