@@ -234,7 +234,8 @@ def test_an_object_in_all_channels_is_debris_and_two_channels_alone_have_bleed()
 
 
 def test_rows_and_columns_of_wells():
-    assert rows_and_columns(["A1", "H12", "AF48", "left", "LEFT1"]).tolist() == [[0, 0], [7, 11], [31, 47], [0, 0], [0, 0]]
+    assert rows_and_columns(["A1", "H12", "AF48"]).tolist() == [[0, 0], [7, 11], [31, 47]]
+    assert not rows_and_columns(["B2", "left"]).any() and not rows_and_columns(["W02", "W99"]).any()
 
 
 # A whole plate

@@ -34,6 +34,7 @@ from vergence.decide.feature_sets import ReferenceScores, soft_mean
 from vergence.images.site_quality import CHANNEL
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 
+COLUMNS = 48  # of the largest plates
 FOLDS, FEWEST = 10, 8  # of control wells; control wells from which on a position is tested
 WORST, MOST = 0.2, 0.9  # share of the sites that no fit of what cells explain sees; and that a deviation is at least of
 EMPTY, STEP = 0.07, 0.05  # of the control sites' brightness, below which a site is empty; log brightness that is one deviation
@@ -269,9 +270,10 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
 
 
 def rows_and_columns(wells: Sequence[str]) -> Ints:
-    """Returns row and column of wells such as B03, (N, 2), from 0; 0 and 0 of other names."""
+    """Returns row and column of wells such as B03, (N, 2), from 0; 0 and 0 of all if any has another name, such as W100."""
     found = [re.fullmatch(rf"({'|'.join(ROWS)})(\d\d?)", well.upper()) for well in wells]
-    return np.array([(ROWS.index(well[1]), int(well[2]) - 1) if well else (0, 0) for well in found]).reshape(-1, 2)
+    known = all(well is not None and int(well[2]) <= COLUMNS for well in found)
+    return np.array([(ROWS.index(well[1]), int(well[2]) - 1) if well and known else (0, 0) for well in found]).reshape(-1, 2)
 
 
 def heat_of(tiles: Array, control: Bools, plate: Ints) -> Singles:
