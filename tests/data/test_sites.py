@@ -48,13 +48,14 @@ def test_a_site_has_its_channels_in_the_order_of_their_numbers(tmp_path):
 
 
 def test_a_missing_channel_is_named(tmp_path):
-    write(tmp_path, ["A01_s1_w1.tif", "A01_s1_w2.tif", "A02_s1_w1.tif"])
+    write(tmp_path, ["A01_s1_w1.tif", "A01_s1_w2.tif", "A02_s1_w1.tif", "A03_s1_w1.tif", "A03_s1_w2.tif", "A03_s1_w6.tif"])
     found = sites_of(open_images(tmp_path))
-    assert found.images.names == ["plate A01 1"]
-    assert [(s.name, s.reason) for s in found.images.skipped] == [("plate A02 1", "no channel 2")]
+    assert (found.channels, found.notes) == (("1", "2"), ("Channel 6 is not judged; sites that have it: 1 of 3.",))
+    assert found.images.names == ["plate A01 1", "plate A03 1"] and found.images.skipped[0].name == "A03_s1_w6.tif"
+    assert [s.reason for s in found.images.skipped] == ["channel 6 is not judged", "no channel 2"]
     other = found.of_plate("P7")
-    assert (other.wells, found.wells) == ([("P7", "A01")], [("plate", "A01")])
-    assert [s.name for s in other.images.skipped] == ["P7 A02 1"] and other.keys["P7 A02 1"] == ("P7", "A02", "1")
+    assert (other.wells, found.wells) == ([("P7", "A01"), ("P7", "A03")], [("plate", "A01"), ("plate", "A03")])
+    assert other.images.skipped[1].name == "P7 A02 1" and other.keys["P7 A02 1"] == ("P7", "A02", "1")
 
 
 def test_files_that_differ_are_named_and_the_others_stay(tmp_path):
@@ -69,7 +70,7 @@ def test_files_that_differ_are_named_and_the_others_stay(tmp_path):
     assert [found.images.names[i] for i in read] == [f"plate A{k:02d} 1" for k in range(5, 9)]
     reasons = {s.name: s.reason for s in found.images.skipped}
     assert reasons["plate A01 1"] == "channel 2 of 4 x 8 pixels, where others have 8 x 8"
-    assert reasons["plate A02 1"] == "channel 2 of 8 bits, where others have 16"
+    assert reasons["plate A02 1"] == "channel 2 of 8-bit pixels, where others have 16-bit"
     assert reasons["plate A04 1"] == "channel 2: 3 channels in A04_s1_w2.tif, where one is expected"
     assert reasons["plate A03 1"] == "channel 1: the file is cut off" and found.keys["plate A03 1"] == ("plate", "A03", "1")
 
@@ -80,11 +81,15 @@ def test_of_a_stack_the_middle_plane_and_the_first_time_are_read_and_ome_data_na
     tifffile = pytest.importorskip("tifffile")
     x = np.arange(12).reshape(2, 3, 2)[..., None, None] * np.ones((8, 8), dtype=int)  # channel, plane, time
     x = x.transpose(*["CZT".index(axis) for axis in order[::-1]], 3, 4).astype(kind)
-    about = {"axes": order[::-1] + "YX", "Channel": {"Name": ["DNA", "ER"]}}
-    tifffile.imwrite(tmp_path / "A01_1.ome.tif", x, metadata=about, byteorder=kind[0])
+    for k, names in enumerate((["DNA", "ER"], ["ER", "DNA"], ["DNA", "RNA"]), 1):
+        about = {"axes": order[::-1] + "YX", "Channel": {"Name": names}}
+        tifffile.imwrite(tmp_path / f"A0{k}_1.ome.tif", x, metadata=about, byteorder=kind[0])
     found = sites_of(open_images(tmp_path))
-    assert found.images.read(0).pixels[:, 0, 0].tolist() == [2, 8] and found.channels == ("DNA", "ER")
-    assert found.notes == ("Of 3 planes of a site the middle one is judged.", "Of 2 times of a site the first is judged.")
+    pixels = [image for _, image in found.images.map(lambda image: image.pixels[:, 0, 0], range(3))]
+    channels = np.stack(pixels) * (1 if kind == "<u2" else 65_535)
+    assert np.allclose(channels, [[2, 8], [8, 2]]) and found.channels == ("DNA", "ER")
+    assert found.images.skipped[0].reason == "channels DNA, RNA, where others have DNA, ER"
+    assert found.notes[:2] == ("Of 3 planes of a site the middle one is judged.", "Of 2 times of a site the first is judged.")
 
 
 def test_without_ome_data_the_frames_of_a_stack_or_an_array_are_its_channels():
@@ -151,10 +156,29 @@ def test_names_without_wells_are_refused(pattern, message, tmp_path):
         sites_of(open_images(write(tmp_path, ["photo_r1c1.tif"])), pattern=pattern)
 
 
-def test_a_tiff_that_pillow_cannot_read_is_read_by_tifffile(tmp_path):
+def test_a_tiff_that_pillow_cannot_read_is_read_by_tifffile(tmp_path, capfd):
     tifffile = pytest.importorskip("tifffile")
-    x = np.arange(2 * 64, dtype=np.uint32).reshape(2, 8, 8)
-    file = io.BytesIO()
-    tifffile.imwrite(file, x, photometric="minisblack", planarconfig="separate")
-    (tmp_path / "A01_1.tif").write_bytes(file.getvalue())
-    assert sites_of(open_images(tmp_path)).images.read(0).pixels.tolist() == x.tolist()
+    x = np.arange(-8, 120, dtype=np.int16).reshape(2, 8, 8)
+    for k in (1, 2):
+        tifffile.imwrite(tmp_path / f"A0{k}_1.tif", x, photometric="minisblack", planarconfig="separate", byteorder="<>"[k - 1])
+    (tmp_path / "A03_1.tif").write_bytes(b"II*\0\x08\0\0\0")
+    found = sites_of(open_images(tmp_path)).images
+    pixels = [image for _, image in found.map(lambda image: image.pixels, range(3))]
+    assert np.allclose(np.stack(pixels) * 65_535, x) and [s.reason for s in found.skipped] == ["the file is cut off"]
+    assert capfd.readouterr().err == ""
+
+
+def test_floats_are_divided_by_what_most_sites_reach_and_nan_is_named(tmp_path):
+    x = np.arange(-8, 56, dtype=np.float32).reshape(8, 8) / 1e5
+    for k, x[-1, -1] in enumerate((55e-5, 3e38, np.nan, np.inf, 55e-5)):
+        write(tmp_path, [f"A0{k}_1.tif"], x)
+    found = sites_of(open_images(tmp_path))
+    pixels = [image for _, image in found.images.map(lambda image: image.pixels[0], range(5))]
+    assert len(pixels) == 3 and np.allclose(pixels[0] * 55e-5, x) and pixels[1].max() == 1_000
+    assert found.notes == ("Values of float pixels are divided by 0.00055.",)
+    assert [s.reason for s in found.images.skipped] == ["channel 1 has a pixel that is not a number (NaN) or infinite"] * 2
+
+
+def test_rows_and_columns_that_no_plate_has_are_skipped(tmp_path):
+    found = sites_of(open_images(write(tmp_path, [f"{at}f01p01-ch1.tiff" for at in ("r00c01", "r32c48", "r33c01", "r01c49")])))
+    assert found.wells == [("plate", "AF48")] and found.images.skipped[0].reason == "no plate has row 00, column 01"

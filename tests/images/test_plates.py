@@ -342,7 +342,8 @@ def test_a_drift_that_the_place_explains_is_said(tmp_path):
         ({"out": pathlib.Path(__file__)}, "cannot write to"),
         ({"against_where": "well in A1, B1"}, "expected at least 20 control sites of 2 wells on plate"),
         ({"per": "row"}, "per"),
-        ({"channels": "DNA"}, "expected 2 names of channels, found 1"),
+        ({"channels": "2,1"}, "expected names of channels in the order 1, 2, found 2, 1"),
+        ({"channels": "DNA,DNA"}, "expected 2 different names of channels, found DNA, DNA; name each"),
         ({"plate": {"well": ["Z1"], "compound": ["DMSO"]}}, "expected wells of the plate map such as Z01, found A01"),
         ({"plate": {"place": ["A1"], "compound": ["DMSO"]}}, "expected a column of wells in the plate map"),
     ],
@@ -373,7 +374,10 @@ def test_most_sites_are_in_a_well_or_in_a_row_of_three():
     )
 
 
-def test_a_site_has_a_row_for_each_channel_and_pair():
-    image = type("Loaded", (), {"pixels": np.stack([counts(scene(1), 1), counts(scene(2), 2)]), "digest": 5})
-    row = site_quality(image)
-    assert row["channels"].shape == (2, len(CHANNEL)) and row["pairs"].shape == (1, 2) and row["tiles"].shape == (2, 3, 16, 16)
+def test_a_site_has_a_row_for_each_channel_and_pair_with_few_or_far_pixels_too():
+    for side in (1, 12, SIDE):
+        x = np.stack([counts(scene(k), k)[:side, :side] for k in (1, 2)]) / np.float32(65_535)
+        x[:, -1, -1] = 1_000
+        row = site_quality(type("Loaded", (), {"pixels": x, "digest": 5}))
+        assert [row[key].shape for key in ("channels", "pairs", "tiles")] == [(2, len(CHANNEL)), (1, 2), (2, 3, 16, 16)]
+        assert all(np.isfinite(one).all() for one in row.values())

@@ -5,6 +5,7 @@ Shapes: a site (C, H, W) of numbers as they are stored; N sites.
 
 import contextlib
 import io
+import logging
 import math
 import re
 from collections import Counter, defaultdict
@@ -38,10 +39,12 @@ PATTERNS = {  # of the names that microscopes write; the first that fits all but
 BY_ROW, BY_WELL = r"r(?P<row>\d+)c(?P<column>\d+)f(?P<site>\d+)", r"(?P<well>[A-P]\d\d)_(?P<site>\d)"  # examples of patterns
 METADATA = ("Metadata_Plate", "Metadata_Well", "Metadata_Site")
 PARTS = ("plate", "well", "row", "column", "site", "channel", "plane")
-ROWS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
+COLUMNS, ROWS = 48, [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *(f"A{c}" for c in "ABCDEF")]
 GIVEN = "as given"  # name of a pattern of the caller
 SOME = 25  # sites that tell type and size of each channel
+FARTHEST, DIMMEST = 1_000.0, 0.01  # of a range: where pixels are cut off, and least that floats in [0, 1] fill
 MISSED = 0.1  # share of the names that a pattern may leave out
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what it logs is raised, too
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class Sites:
     """Sites of plates, in the order of plate, well and site.
 
     Attributes:
-        images: The sites (N,), whose pixels are numbers (C, H, W) as they are stored; its columns are ``Metadata_Plate``,
-            ``Metadata_Well`` and ``Metadata_Site``.
+        images: The sites (N,), whose pixels are numbers (C, H, W): of 8 or 16 bits as they are stored, others divided by a
+            range of all sites. Its columns are ``Metadata_Plate``, ``Metadata_Well`` and ``Metadata_Site``.
         channels: Names of the C channels.
         pattern: Name of the pattern, and the pattern.
         keys: Plate, well and number of each site by its name, of those that lack a channel, too.
@@ -83,6 +86,8 @@ class _Reader:
 
     files: Sequence[Sequence[tuple[str, Any]]]  # of each site, name and content
     forms: tuple[tuple[np.dtype[Any], tuple[int, int]], ...] = ()  # type and size of each channel
+    top: float = 0.0  # what pixels are divided by; 0 for none
+    order: Sequence[str] = ()  # of channels, by their names in OME data
 
     def __call__(self, i: int) -> LoadedImage:
         """Returns site i; a ValueError says in one line why it cannot be read, or how it differs from the others."""
@@ -93,8 +98,14 @@ class _Reader:
             if plane.shape != size:
                 raise ValueError(f"channel {k} of {_by(plane.shape)} pixels, where others have {_by(size)}")
             if plane.dtype != dtype:
-                raise ValueError(f"channel {k} of {8 * plane.dtype.itemsize} bits, where others have {8 * dtype.itemsize}")
-        x = np.stack(planes)
+                raise ValueError(f"channel {k} of {_kind(plane.dtype)} pixels, where others have {_kind(dtype)}")
+            if not np.isfinite(plane).all():
+                raise ValueError(f"channel {k} has a pixel that is not a number (NaN) or infinite")
+        own = _ome_names(self.files[i][0][1], len(planes)) if self.order else []
+        if own and sorted(own) != sorted(self.order):
+            raise ValueError(f"channels {', '.join(own)}, where others have {', '.join(self.order)}")
+        x = np.stack([planes[own.index(name)] for name in self.order] if own else planes)
+        x = (np.clip(x, -FARTHEST * self.top, FARTHEST * self.top) / self.top).astype(np.float32) if self.top else x
         return LoadedImage(x, x.shape[1:], digest=0)  # sites are known by their names; nothing compares their content
 
     def planes(self, i: int) -> list[Array]:
@@ -105,11 +116,15 @@ class _Reader:
                 bands = stack(content, name)
                 if single and len(bands) > 1:
                     raise ValueError(f"{len(bands)} channels in {name}, where one is expected")
-                planes += bands
+                planes += [x.astype(x.dtype.newbyteorder("="), copy=False) for x in bands]
             except decoding.UNREADABLE as error:
                 where = f"channel {len(planes) + 1}: " if single else ""
                 raise ValueError(f"{where}{decoding.reason(error)}") from None
         return planes
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return {"u": f"{8 * dtype.itemsize}-bit", "i": "signed or 32-bit", "f": "float"}.get(dtype.kind, str(dtype))
 
 
 def _by(size: Sequence[int]) -> str:
@@ -148,7 +163,7 @@ def _by_tifffile(content: bytes) -> list[Array]:
                 raise ValueError(f"more than {decoding.MAX_PIXELS:,} pixels in all channels")
             x = np.squeeze(file.series[0].asarray() if len(frames) == n else [file.pages[k].asarray() for k in frames])
     except Exception as error:  # tifffile and its codecs raise many kinds
-        raise ValueError(decoding.reason(error)) from None
+        raise ValueError("the file is cut off" if isinstance(error, IndexError) else decoding.reason(error)) from None
     if x.ndim not in (2, 3):
         raise ValueError(f"{x.ndim} dimensions, where a channel, a row and a column are read")
     return list(x[None] if x.ndim == 2 else np.moveaxis(x, -1, 0) if x.shape[-1] < min(x.shape[:2]) else x)
@@ -179,29 +194,36 @@ def sites_of(images: ImageList, *, pattern: str | None = None, channels: Sequenc
     name, expression = _pattern(images.names, pattern)
     found = [_parts(re.search(expression, one)) for one in images.names]
     of, skipped = _grouped(images, found, _plates(images.names, found, plate), name)
-    every = sorted({channel for site in of.values() for channel in site}, key=lambda text: _number(text)[1:])
+    number = Counter(channel for site in of.values() for channel in site)
+    every = sorted(number, key=lambda text: _number(text)[1:])
+    every = [c for c in every if 2 * number[c] > len(of)] or every
+    left = [(file, c) for site in of.values() for c in site if c not in every for file, _ in site[c].values()]
+    skipped += [Skipped(file, f"channel {c} is not judged") for file, c in left]
     lacking = {key: [c for c in every if c not in site] for key, site in of.items()}
     skipped += [Skipped(" ".join(key), f"no channel {' or '.join(less)}") for key, less in lacking.items() if less]
     keys = sorted((key for key, less in lacking.items() if not less), key=lambda key: (key[0], *map(_number, key[1:])))
-    expect(keys, f"a site with all channels ({', '.join(every)})", "none", "give the files of all channels")
+    why = ": ".join(["none", *(one.reason for one in skipped[-1:])])
+    expect(keys, f"a site with all channels ({', '.join(every)})", why, "give the files of all channels")
     contents = [tuple(_middle(of[key][c]) for c in every) for key in keys]
     sites = ImageList([" ".join(key) for key in keys], contents, [*images.skipped, *skipped], images.ignored, images.folder)
-    forms, pixels = _forms(_Reader(contents), len(keys)), _pixels(contents[0][0][1])
+    forms, top = _forms(_Reader(contents), len(keys))
     sites.columns = dict(zip(METADATA, map(list, zip(*keys, strict=True)), strict=True))
-    sites.reader = _Reader(contents, forms)
-    own = [channel.get("Name") or "" for channel in pixels.findall("{*}Channel")]
-    own = own if len({*own} - {""}) == len(own) == len(forms) else [str(k + 1) for k in range(len(forms))]
-    names = tuple(channels or (own if every == [""] else every))
-    expect(len(names) == len(forms), f"{len(forms)} names of channels", len(names), "name each")
-    numbered = all(re.fullmatch(r"\D?\d+|", one) for one in every)
-    fits = numbered or names == tuple(every) or not set(names) & set(every)
-    expect(fits, f"names of channels in the order {', '.join(every)}", ", ".join(names), "leave `channels` out, or correct it")
-    c, z, t = (int(pixels.get(f"Size{axis}", 0)) for axis in "CZT")
+    order = _ome_names(contents[0][0][1], len(forms)) if every == [""] else []
+    sites.reader = _Reader(contents, forms, top, order)
+    own = order or ([str(k + 1) for k in range(len(forms))] if every == [""] else every)
+    names = tuple(channels or own)
+    expect(len(names) == len({*names}) == len(forms), f"{len(forms)} different names of channels", ", ".join(names), "name each")
+    given, known = ([name.lstrip("0") for name in some] for some in (names, own))
+    fits = given == known or not {*given} & {*known}
+    expect(fits, f"names of channels in the order {', '.join(own)}", ", ".join(names), "leave `channels` out, or correct it")
+    c, z, t = (int(_pixels(contents[0][0][1]).get(f"Size{axis}", 0)) for axis in "CZT")
     z, t = (z, t) if len(forms) == len(every) * c else (1, 1)
     planes = max(z, *(len(planes) for site in of.values() for planes in site.values()))
-    notes = [f"Of {planes} planes of a site the middle one is judged."] if planes > 1 else []
+    notes = [f"Channel {c} is not judged; sites that have it: {number[c]:,} of {len(of):,}." for c in number if c not in every]
+    notes += [f"Of {planes} planes of a site the middle one is judged."] if planes > 1 else []
     notes += [f"Of {t} times of a site the first is judged."] if t > 1 else []
     notes += [f"{counted(thumbnails, 'thumbnail')} left out."] if thumbnails else []
+    notes += [f"Values of {_kind(forms[0][0])} pixels are divided by {top:,.6g}."] if top not in (0, 1) else []
     return Sites(sites, names, (name, expression), {" ".join(key): key for key in of}, tuple(notes))
 
 
@@ -213,8 +235,9 @@ def _grouped(
     skipped, read, again = list[Skipped](), dict[tuple[str, ...], str](), list[tuple[str, str]]()
     for i in sorted(range(len(found)), key=lambda i: (len(images.names[i]), images.names[i])):
         one, parts = images.names[i], found[i]
-        if parts is None:
-            skipped.append(Skipped(one, f"its name does not fit the pattern {pattern}"))
+        if parts is None or not parts["well"]:
+            beyond = parts and f"no plate has row {parts['row']}, column {parts['column']}"
+            skipped.append(Skipped(one, beyond or f"its name does not fit the pattern {pattern}"))
             continue
         site = (plates[i], parts["well"], parts["site"])
         other = read.setdefault((*site, parts["channel"], parts["plane"]), one)
@@ -255,8 +278,9 @@ def _parts(match: re.Match[str] | None) -> dict[str, str] | None:
     groups = match.groupdict()
     found: dict[str, str] = {part: groups.get(part) or "" for part in PARTS}
     if not found["well"]:
-        row = found["row"]
-        found["well"] = f"{ROWS[int(row) - 1] if row.isdecimal() else row}{found['column']}"
+        row, column = found["row"], found["column"]
+        inside = all(0 < int(x) <= most for x, most in ((row, len(ROWS)), (column, COLUMNS)) if x.isdecimal())
+        found["well"] = f"{ROWS[int(row) - 1] if row.isdecimal() else row}{column}" if inside else ""
     found["well"] = well_name(found["well"])
     found["site"] = str(int(found["site"])) if found["site"].isdecimal() else found["site"] or "1"
     return found
@@ -296,17 +320,22 @@ def _middle(planes: Mapping[str, Any]) -> Any:
     return planes[ordered[len(ordered) // 2]]
 
 
-def _forms(reader: _Reader, n: int) -> tuple[tuple[np.dtype[Any], tuple[int, int]], ...]:
-    """Returns type and size of the channels of most of some sites."""
-    seen: Counter[Any] = Counter()
-    reasons = []
+def _forms(reader: _Reader, n: int) -> tuple[tuple[tuple[np.dtype[Any], tuple[int, int]], ...], float]:
+    """Returns type and size of the channels of most of some sites, and what their pixels are divided by, 0 for none."""
+    seen, reasons = defaultdict[Any, list[float]](list), []
     for i in np.unique(np.linspace(0, n - 1, SOME).astype(int)).tolist():
         try:
-            seen[tuple((plane.dtype, plane.shape) for plane in reader.planes(i))] += 1
+            planes = reader.planes(i)
+            largest = max(float(x.max(initial=0, where=np.isfinite(x))) for x in planes)
+            seen[tuple((x.dtype, x.shape) for x in planes)].append(largest)
         except ValueError as error:
             reasons.append(str(error))
     expect(seen, "sites that can be read", f"none of {SOME}" if not reasons else reasons[0], "give others")
-    return tuple(seen.most_common(1)[0][0])
+    forms = max(seen, key=lambda form: len(seen[form]))
+    dtype, top = np.result_type(*(dtype for dtype, _ in forms)), float(np.median(seen[forms]))
+    if dtype.kind not in "ui":
+        return forms, 1.0 if DIMMEST <= top <= 1 or top == 0 else top
+    return forms, 0.0 if dtype in (np.uint8, np.uint16) else max(top, float(np.iinfo(np.uint16).max))
 
 
 def _pixels(content: Any) -> ElementTree.Element:
@@ -318,6 +347,12 @@ def _pixels(content: Any) -> ElementTree.Element:
         text = re.search(rb"<OME\b.*?</OME>", content, re.DOTALL) if isinstance(content, bytes) else None
         found = ElementTree.fromstring(text[0]).find("{*}Image/{*}Pixels") if text else None
     return ElementTree.Element("Pixels") if found is None else found
+
+
+def _ome_names(content: Any, n: int) -> list[str]:
+    """Returns the names of n channels in the OME data of a TIFF; none where they are not n different ones."""
+    names = [channel.get("Name") or "" for channel in _pixels(content).findall("{*}Channel")]
+    return names if len({*names} - {""}) == len(names) == n else []
 
 
 def _frames(content: Any, n: int) -> list[int]:

@@ -60,7 +60,7 @@ def measured(plane: Array) -> tuple[Floats, Singles, Singles]:
         >>> dict(zip(CHANNEL, row.round(4).tolist(), strict=True))["MedianIntensity"], tiles.shape
         (0.0137, (3, 16, 16))
     """
-    x = _unit(plane)
+    x = np.asarray(plane * np.float32(1 / np.iinfo(plane.dtype).max if plane.dtype.kind in "ui" else 1), dtype=np.float32)
     values = _of_counts(plane, x)
     small, large = blocks(x, SMALL), blocks(x, LARGE)
     values["Background"] = float(np.quantile(large, DIM))
@@ -76,12 +76,6 @@ def measured(plane: Array) -> tuple[Floats, Singles, Singles]:
     tiles = np.stack([np.log(_tiles(energy).mean(-1) + FLOOR), _tiles(large).min(-1), _tiles(large).max(-1)])
     details = np.asarray(small - ndimage.uniform_filter(small, 15))
     return np.array([values[name] for name in CHANNEL]), details, tiles.astype(np.float32)
-
-
-def _unit(plane: Array) -> Singles:
-    """Returns whole numbers as [0, 1] of their type's range, as CellProfiler does, and floats as they are."""
-    top = float(np.iinfo(plane.dtype).max) if plane.dtype.kind in "ui" else 1.0
-    return np.asarray(plane * np.float32(1 / top), dtype=np.float32)
 
 
 def _of_counts(plane: Array, x: Singles) -> dict[str, float]:
@@ -108,7 +102,9 @@ def _of_counts(plane: Array, x: Singles) -> dict[str, float]:
 
 
 def blocks(x: Array, side: int) -> Singles:
-    """Returns means of blocks of side x side pixels, of smaller ones where they would be too few."""
+    """Returns means of blocks of side x side pixels, of smaller ones where they would be too few; at least T x T of them."""
+    if min(x.shape) < TILES:
+        x = np.pad(x, [(0, max(0, TILES - n)) for n in x.shape], mode="edge")
     side = max(1, min(side, min(x.shape) // TILES))
     rows, columns = (n // side for n in x.shape)
     lines = x[: rows * side, : columns * side].reshape(rows, side, columns * side).mean(1)
