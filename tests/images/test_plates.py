@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow.csv import write_csv
 from scipy import ndimage
 
 from vergence.images.features import ArrayFile
@@ -24,13 +25,16 @@ from vergence.images.plate_scores import (
     Units,
     apart,
     evened,
+    heat_of,
     judged,
+    measures_of,
     most_telling,
     rows_and_columns,
     split_controls,
     unexplained,
 )
 from vergence.images.plates import METADATA, PHRASES, _place, check_plate
+from vergence.images.regions import region_threshold
 from vergence.images.site_quality import CHANNEL, measured, site_quality
 from vergence.utils.terminal import Table
 
@@ -73,10 +77,7 @@ def folder(tmp_path_factory):
                     both[0] = both[0] + 50_000 * np.exp(-((y - 20.0) ** 2 + (x - 30.0) ** 2) / 150)
                 for w, light in enumerate(both, 1):
                     Image.fromarray(counts(light, seed + 7 * w)).save(folder / f"{row}{column:02d}_s{s}_w{w}.tif")
-    with (folder / "plate.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["well", "compound"])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(pa.Table.from_pylist(rows), folder / "plate.csv")
     return folder
 
 
@@ -227,10 +228,33 @@ def test_controls_that_differ_by_column_are_said_and_the_rim_is_evened():
     assert "columns" in [name for _, name, _ in split_controls(replace(one, x=even), MEASURES)]
 
 
-def test_an_object_in_all_channels_is_debris_and_two_channels_alone_have_bleed():
-    measures = [Measure("debris", "1", 1, 0.1), Measure("saturation", "1", 1, 1.0)] + [Measure("bleed", k, 1, 0.1) for k in "abc"]
-    added = np.array([[4.0, 0, 5, 5, 5], [4, 0, 5, 0, 0], [4, 2.5, 9, 0, 0]])  # all pairs, one pair, and pixels at the maximum
-    assert [measures[j].kind for j in most_telling(added, measures)] == ["debris", "bleed", "saturation"]
+def test_the_reason_is_the_error_that_fits():
+    measures = [*measures_of("abc", np.zeros((1, 3, len(CHANNEL))), np.zeros((1, 3, 2)))[0], Measure("empty", "", 1, 1.0)]
+    lights = {("background", k): 6 for k in "abc"}
+    cases = [
+        ("focus", {("focus", "a"): 6, ("bleed", "a and b"): 3}),  # blur leaves the background as it is
+        ("bleed", {("focus", "a"): 6, ("background", "a"): 6, ("bleed", "a and b"): 3}),
+        ("shift", {("shift", "a and b"): 3, ("bleed", "a and b"): -4, ("bleed", "a and c"): 6}),
+        ("debris", {("bleed", k): 9 for k in ("a and b", "a and c", "b and c")} | {("debris", "b"): 3}),
+        ("debris", lights),  # an object in all channels
+        ("background", lights | {("debris", k): -3 for k in "abc"}),
+        ("saturation", lights | {("saturation", "c"): 2}),
+        ("empty", {("debris", "a"): 9, ("empty", ""): 1e-7}),
+    ]
+    added = np.array([[values.get((one.kind, one.channel), 0.0) for one in measures] for _, values in cases])
+    assert [measures[j].kind for j in most_telling(added, measures)] == [kind for kind, _ in cases]
+
+
+def test_a_heatmap_marks_what_differs_and_nothing_else():
+    rng = np.random.default_rng(0)
+    light = np.exp(rng.normal(np.array([-4, -2])[:, None, None], 0.1, (60, 2, 2, 16, 16)))
+    tiles = np.concatenate([rng.normal(-9, 0.2, (60, 2, 1, 16, 16)), light], 2).astype(np.float32)
+    tiles[50, 0, 2, 4:8, 8:12] *= 3  # an object, and a channel out of focus
+    tiles[51, 1, 0] -= 3
+    heat = heat_of(tiles, np.arange(60) < 50, np.zeros(60, dtype=np.int64))
+    framed = heat > region_threshold(heat[:50].max((1, 2, 3)), 0.05)
+    assert framed[50, 0, 4:8, 8:12].all() and framed[51, 1].all() and framed[52:].mean() < 0.02
+    assert not framed[[50, 51], [1, 0]].any()
 
 
 def test_rows_and_columns_of_wells():
@@ -260,13 +284,11 @@ def test_results_are_files_that_others_join(found, tmp_path):
     with (folder / "sites.csv").open(encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     names = {"ImageQuality_FocusScore_DNA", "ImageQuality_vergence_Blobs_DNA", "ImageQuality_vergence_Shift_DNA_ER"}
-    assert (
-        len(rows) == 180
-        and {*METADATA, *names} <= set(rows[0])
-        and [rows[k]["Metadata_compound"] for k in (0, 3)] == ["DMSO", "c2"]
-    )
+    assert len(rows) == 180 and {*METADATA, *names} <= set(rows[0])
+    assert [rows[k]["Metadata_compound"] for k in (0, 3)] == ["DMSO", "c2"]
     assert json.loads((folder / "summary.json").read_text())["control_wells"] == 24
     page = (folder / "report.html").read_text()
+    assert 'title="A01 (control well: compound DMSO): 0 of 3 flagged"' in page
     assert page.count("data-search=") >= 60 and "out of focus in ER" in page and '"control well: compound DMSO"' in page
 
 
@@ -329,14 +351,8 @@ def test_a_drift_that_the_place_explains_is_said(tmp_path):
         ({"against_where": "cmpound = DMSO"}, "found 'cmpound'; did you mean 'compound'?"),
         ({"against_where": "compound ~ DMSO"}, "expected a condition such as 'compound = DMSO', found 'compound ~ DMSO'"),
         ({"against_where": "well != x"}, "expected wells other than control wells (well != x), found none"),
-        (
-            {"plate": {"well": ["A1", "A01", "A2"], "compound": ["DMSO", "x", "x"]}},
-            "expected each well in one row of the plate map",
-        ),
-        (
-            {"plate": {"well": ["A1", "A1"], "plate": ["P8", "P9"], "compound": ["DMSO", "x"]}},
-            "expected the plates of the plate map",
-        ),
+        ({"plate": {"well": ["A1", "A01"], "compound": ["DMSO", "x"]}}, "expected each well in one row of the plate map"),
+        ({"plate": {"well": ["A1"] * 2, "plate": ["P8", "P9"], "compound": ["DMSO", "x"]}}, "expected the plates of the plate"),
         ({"plate": {"well": ["A1", "A2", "A2"], "compound": ["DMSO", "x", "y"]}}, "one row of the plate map, found A02 in rows"),
         ({"against_where": "compound = dmso"}, "expected one spelling in compound, found DMSO, dmso"),
         ({"out": pathlib.Path(__file__)}, "cannot write to"),

@@ -34,16 +34,20 @@ KEYS = {"score": "score", "p": "p_value", "q": "q_value"}  # of the page, and co
 MEANING = [
     "Each site is compared with the control sites of its plate, by measurements of each channel: focus, saturation, background, "
     "evenness of light, debris, bleed and shift between channels, and whether it is empty.",
-    "What cells explain, by their number and brightness, and what row, column and rim of the plate explain, is taken away first: "
-    "a treatment that changes cells is no error.",
+    "What cells explain, by their number and brightness, and what row, column and rim of the plate explain, is subtracted first: "
+    "a treatment that changes cells is not an error.",
     "The rate holds for normal sites that are like those of the control wells. A strong treatment can still look like an error: "
     "open flagged sites of one compound before you drop them.",
-    "An opened site shows each channel from black to white as control sites have it (1 to 99.8 %). Red marks tiles that differ "
-    "most from the same tile of control sites; frames mark those beyond nearly all control sites.",
+    "An opened site shows each channel in the range of the control sites: 1 % of their pixels are black, 0.2 % white. Red marks "
+    "parts of a channel that differ from the same part of control sites in sharpness, background or brightest light. Frames mark "
+    "what differs more than any part of 95 % of the control sites. Few cells, as after a strong treatment, can mark a channel.",
     "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
     "The q-value is the least false-discovery rate at which the site is flagged. "
     "Where few sites are flagged, a p-value is at least that of the tail of all sites.",
+    "Your marks count when you save them and repeat vergence check with --confirm confirmed.csv: anomalies are flagged, normal "
+    "sites are not, and control sites marked as anomalies are compared with nothing.",
 ]
+FAINT = 0.7  # of the value that is framed, from which on a heatmap is tinted
 Found = Any  # a `vergence.images.plates.PlateResult`, whose module imports this one
 
 
@@ -75,9 +79,11 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
     score = np.log1p([scores[rows].max() - scores.min() for rows in members.values()]).tolist()
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
+    told = _treatments(found, [rows[0] for rows in members.values()], 0 * flag)
+    given = {well: f"{well} ({text})" if text else well for well, text in zip(members, told, strict=True)}
     cells = {
         tuple(place[well]): {
-            "name": well, "search": f"{plate} {well}", "is_control": bool(control[rows[0]]), "color": color[well],
+            "name": given[well], "search": f"{plate} {well}", "is_control": bool(control[rows[0]]), "color": color[well],
             "flagged": int(flag[rows].sum()), "sites": len(rows),
         }
         for well, rows in members.items()
@@ -93,25 +99,25 @@ def _data(found: Found, rows: Ints) -> dict[str, Any]:
     names, reasons = [every[i] for i in some], [found.column("reason")[i] for i in some]
     of_site = [re.split(" in | between ", reason)[0] for reason in reasons]  # without the channel
     flag, order = np.asarray(found.column("flag"))[rows], np.argsort(-np.asarray(found.column("score"))[rows], kind="stable")
-    of_site = [kind if is_one else "" for kind, is_one in zip(of_site, flag.tolist(), strict=True)]
     kinds = sorted(set(filter(None, of_site)))
     digest = content_digest(chr(0).join(names).encode("utf-8", "replace")).hex()
     return {
         "n": len(rows), "total": len(found.sites), "noun": "site", "judged": True, "ranked": True, "fixed": True,
         "rate": "calibrated", "fdr": found.summary["fdr"], "key": f"vergence plate {digest}", "name": names, "reason": reasons,
-        "start": "flag" if flag.any() else "all", "flag": flag.astype(int).tolist(), "propertyNames": kinds,
+        "start": "flag" if (flag > np.asarray(found.sites["Metadata_control"])[rows]).any() else "all",
+        "flag": flag.astype(int).tolist(), "propertyNames": kinds, "shades": shades(range(5), 0, 4),
         "properties": [1 << kinds.index(kind) if kind else 0 for kind in of_site],
         "most": int(min(len(rows), max(50, 3 * flag.sum()))),
-        "about": _treatments(found, some),
+        "about": _treatments(found, some, found.column("flag")),
         "marks": [(k, of) for k, name in enumerate(names) if (of := found.summary["marks"].get(name))],
         **{key: rounded(np.asarray(found.column(of))[rows], 6) for key, of in KEYS.items()},
         **_images(found, some, order[:LARGE].tolist()),
     }  # fmt: skip
 
 
-def _treatments(found: Found, rows: Sequence[int]) -> list[str]:
-    """Returns what the plate map says of some sites."""
-    control, flag = found.sites["Metadata_control"], found.column("flag")
+def _treatments(found: Found, rows: Sequence[int], flag: Any) -> list[str]:
+    """Returns what the plate map says of some sites, and of control sites that they stand apart, by the flags of all."""
+    control = found.sites["Metadata_control"]
     given = {name.removeprefix("Metadata_"): x for name, x in found.sites.columns.items() if name.startswith("Metadata_")}
     shown = {name: x for name, x in given.items() if f"Metadata_{name}" not in (*METADATA, "Metadata_control")}
     texts = []
@@ -140,7 +146,7 @@ def _images(found: Found, rows: Sequence[int], large: Sequence[int]) -> dict[str
     spent = itertools.accumulate(len(opened.get(k, "")) for k in large)
     big = {k: opened[k] for k, total in zip(large, spent, strict=True) if k in opened and total <= BYTES}
     frames = {k: _frames(found.heat[rows[k]], found.threshold) for k in big}
-    units = {k: np.exp(panels(found.heat[rows[k]], -np.inf) / max(found.threshold, 1e-9) - 1) for k in big}
+    units = {k: (panels(found.heat[rows[k]], 0) / max(found.threshold, 1e-9) - FAINT) / (1 - FAINT) for k in big}
     return {
         **sheets(tiles), "large": big, "frames": {k: boxes for k, boxes in frames.items() if boxes},
         "heat": {k: b64encode(opacity(heat).tobytes()).decode() for k, heat in units.items()},

@@ -31,7 +31,7 @@ from vergence.data.sites import ROWS
 from vergence.decide.conformal import tail_p_values
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores, soft_mean
-from vergence.images.site_quality import CHANNEL
+from vergence.images.site_quality import CHANNEL, TILES
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 
 COLUMNS = 48  # of the largest plates
@@ -52,10 +52,9 @@ KINDS = {  # measurements of a channel that an error of a kind moves, in which d
     "debris": {"Bright": (1, 0.25), "Smooth": (1, 0.25)},
 }
 CORRELATED, SHIFTED = 0.05, 0.5  # difference of correlations, and of the log of 1 + pixels of a shift, that count at least
-TELLING = {"empty": 100.0, "saturation": 3.0, "shift": 1.5, "illumination": 0.8, "background": 0.7}  # weights of kinds in reasons
-SURE, CERTAIN = {"saturation": 2.0}, 50.0  # deviations from which a kind is the reason, and its weight then
-CORRELATES, MANY_PAIRS = 3.0, 0.5  # deviations of a pair of channels, and share of the pairs, as an object in all channels has
-OBJECT = 0.2  # weight of bleed there
+SURE = 2.0  # deviations from which a kind is sure
+FEW, TRACE = 0.2, 1e-7  # of the control sites' brightness, below which few cells are left; and how little that adds to a score
+PARTS, MOST_TILES = (2, 4, TILES), 0.95  # tiles per side of what a heatmap compares; share of the control sites that stay below
 BLEED, SHIFT, NONE = "bleed", "shift", "empty"
 LOGS = {"PercentMaximal": 0.02, "Background": 1e-6}  # measurements whose logarithm is judged, and below what all are equal
 
@@ -177,11 +176,12 @@ def at_rim(place: Ints) -> Ints:
 
 
 def empty(table: Floats, control: Bools, plate: Ints) -> Floats:
-    """Returns how far sites (N,) are less bright than `EMPTY` of the control sites in most channels, in steps; 0 for others."""
+    """Returns steps by which sites (N,) are less bright than `EMPTY` of the control sites in most channels, or 0, or a trace."""
     light = cells_of(table)[:, : table.shape[1]]
     for p in np.unique(plate):
         light[plate == p] -= np.median(light[(plate == p) & control], 0)
-    return np.asarray(np.maximum(0.0, np.log(EMPTY) - np.median(light, 1)) / STEP)
+    middle = np.median(light, 1)
+    return np.asarray(np.maximum(0.0, np.log(EMPTY) - middle) / STEP + TRACE * (middle < np.log(FEW)))
 
 
 def by_controls(x: Floats, controls: Floats, least: Any = 1e-9) -> Floats:
@@ -256,17 +256,28 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
 
 
 def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
-    """Returns which measurement tells what is wrong with each of M, of what each adds to the score, (M, q).
+    """Returns which measurement tells what is wrong with each of M, of what each adds to the score, (M, q), as `measures_of`.
 
-    One that an error of a single kind moves counts more than one that several kinds move, as the background.
+    The largest, but blur leaves the background as it is and bleed does not, and a shift takes the correlation that bleed adds.
+    Before all come few cells, pixels at the maximum, and what most channels have: background of a darker site, else an object.
     """
-    sure, telling = ([of.get(one.kind, other) for one in measures] for of, other in ((SURE, np.inf), (TELLING, 1.0)))
-    weight = np.where(added >= sure, CERTAIN, 1.0) * telling
-    pairs = np.array([one.kind == BLEED for one in measures])
-    if pairs.sum() > 1:  # an object in all channels correlates them all; bleed two
-        many = (added[:, pairs] >= CORRELATES).mean(1) > MANY_PAIRS
-        weight[np.ix_(many, pairs)] *= OBJECT
-    return np.asarray((weight * added).argmax(1))
+    kind, channels = np.array([one.kind for one in measures]), len({one.channel for one in measures if one.kind == "background"})
+    each = {name: added[:, kind == name].reshape(len(added), channels, -1) for name in KINDS}
+    claims = {name: x.max(2) for name, x in each.items()}
+    focus, light, bleed, shift = claims["focus"], claims["background"], added[:, kind == BLEED], added[:, kind == SHIFT]
+    whole, linked, darker = ((x >= SURE).sum(1) > max(x.shape[1] / 2, 2) for x in (light, bleed, -each["debris"][:, :, 0]))
+    ends = np.array(list(itertools.combinations(range(channels), 2)), dtype=np.int64).reshape(-1, 2)
+    claims["focus"] = focus - light
+    claims[BLEED] = bleed + np.where(bleed >= SURE, np.minimum(focus, light)[:, ends].max(2), 0)
+    claims[SHIFT] = shift + np.where(shift >= SURE, np.maximum(-bleed, 0), 0)
+    claims[BLEED][linked] = -np.inf
+    names, few = list(claims), added[:, -1] > 0
+    largest = np.stack([x.max(1, initial=-np.inf) for x in claims.values()], 1).argmax(1)
+    largest[whole] = np.where(few | darker, names.index("background"), names.index("debris"))[whole]
+    largest[claims["saturation"].max(1) >= SURE] = names.index("saturation")
+    columns = [np.flatnonzero(kind == name)[:: len(KINDS.get(name, "1"))] for name in names]
+    where = [columns[k][claims[names[k]][i].argmax()] for i, k in enumerate(largest.tolist())]
+    return np.where(few & ~whole, len(measures) - 1, where)
 
 
 def rows_and_columns(wells: Sequence[str]) -> Ints:
@@ -277,14 +288,21 @@ def rows_and_columns(wells: Sequence[str]) -> Ints:
 
 
 def heat_of(tiles: Array, control: Bools, plate: Ints) -> Singles:
-    """Returns how anomalous each tile of sites is next to the same tile of control sites, (N, C, T, T), of tiles (N, C, 3, T, T).
+    """Returns how anomalous tiles of sites are next to the same of control sites, (N, C, T, T), of tiles (N, C, 3, T, T).
 
-    By the least sharpness, any difference of the dimmest part, and the greatest brightness.
+    By how smooth they are for their brightness, their dimmest, and their brightest part, in means of 2 x 2 and of 4 x 4 tiles and
+    of the channel: the largest, relative to what a channel reaches anywhere in 1 of 20 control sites.
     """
-    out = np.full((len(tiles), *tiles.shape[1:2], *tiles.shape[3:]), -np.inf, dtype=np.float32)
-    for p in np.unique(plate):
-        rows = plate == p
-        for c in range(tiles.shape[1]):
-            z = by_controls(tiles[rows, c].astype(np.float64), tiles[rows & control, c].astype(np.float64))
-            out[rows, c] = np.max([-z[:, 0], np.abs(z[:, 1]), z[:, 2]], 0)
+    out = np.zeros((len(tiles), *tiles.shape[1:2], *tiles.shape[3:]), dtype=np.float32)
+    for p, side in itertools.product(np.unique(plate), PARTS):
+        rows, own = plate == p, control[plate == p]
+        energy, dim, bright = tiles[rows].astype(np.float64).swapaxes(0, 2).swapaxes(1, 2)
+        height = np.log(np.maximum(bright - np.median(dim[own].min((2, 3)), 0)[:, None, None], FLOOR))
+        dim, bright = (np.log(np.maximum(x, FLOOR)) for x in (dim, bright))
+        for x, any_sign in ((2 * height - energy, False), (dim, True), (bright, side == TILES)):
+            parts = x.reshape(len(own), -1, TILES // side, side, TILES // side, side).mean((3, 5))
+            spread = 1.4826 * np.median(np.abs(parts[own] - np.median(parts[own], 0)), (0, 2, 3))
+            z = by_controls(parts, parts[own], np.maximum(spread, 1e-9)[:, None, None])
+            z = (np.abs(z) if any_sign else z) / np.maximum(np.quantile(z[own].max((2, 3)), MOST_TILES, axis=0), 1)[:, None, None]
+            out[rows] = np.maximum(out[rows], z.repeat(side, 2).repeat(side, 3))
     return out

@@ -2,7 +2,7 @@
 // D holds columns: index i is an image; reference images follow those that were checked.
 const given = JSON.parse(document.getElementById("data").textContent), N = given.n, $ = id => document.getElementById(id);
 const zeros = Array(N).fill(0), ones = Array(N).fill(1), none = Object.fromEntries(
-  "duplicates sets reference marks random label x y width height light sharpness facts words regions folders near propertyNames about panels".split(" ").map(key => [key, []]));
+  "duplicates sets reference marks random label x y width height light sharpness facts words regions folders near propertyNames about panels shades".split(" ").map(key => [key, []]));
 const D = {
   ...none, total: N, judged: false, fixed: false, trusted: false, grouped: "", rate: "none", fdr: 0.1, start: "all", p: ones, q: ones, score: zeros, flag: zeros, seen: zeros,
   leak: zeros, properties: zeros, group: Array(N).fill(-1), groups: 0, leaked: 0, unreadable: 0, most: 1, large: {}, frames: {}, heat: {}, nearest: {},
@@ -19,7 +19,7 @@ const before = new Map(D.marks.map(([i, what]) => [i, what.replace("reference ",
 const verdict = new Map(before), chosen = new Set();
 const FIRST = 20;  // images to check where none is flagged
 const decides = D.judged && D.rate !== "none";  // else there is an order alone
-let state = { filter: D.start, text: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
+let state = { filter: D.start, text: "", well: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
 let shownPairs = [];  // in the view of duplicates, which holds both images of each pair in turn
 const inPairs = () => state.filter === "pair";
 
@@ -150,7 +150,8 @@ const sideBySide = keeps => {  // the surest pairs first, or in the order of the
   return shownPairs.flatMap(([i, j]) => [i, j]);
 };
 const select = () => {
-  const text = state.text.toLowerCase(), named = i => !text || `${D.name[i]} ${D.about[i] || ""}`.toLowerCase().includes(text);
+  const text = state.text.toLowerCase();
+  const named = i => state.well ? D.name[i].startsWith(`${state.well} `) : !text || `${D.name[i]} ${D.about[i] || ""}`.toLowerCase().includes(text);
   if (state.filter === "reference") return D.reference.filter(named);
   const inside = i => !state.lasso || state.lasso.has(i);
   if (inPairs()) return sideBySide(i => named(i) && inside(i));
@@ -242,7 +243,7 @@ const draw = (fresh = false) => {
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
     ? `Marked: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
-      + (decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
+      + (D.fixed ? "Save them, then repeat the command with --confirm confirmed.csv." : decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
   expected();
   if (fresh) toTop();
   paint();
@@ -518,13 +519,18 @@ for (const i of D.regions) {
   made.addEventListener("click", () => open(i));
   $("regions").append(made);
 }
+for (const table of document.querySelectorAll(".plate")) {
+  const bar = element("span", { className: "image" });
+  bar.style.cssText = `display:inline-block;width:8rem;height:.8rem;background:linear-gradient(90deg,${D.shades.join()})`;
+  table.before(element("p", { className: "soft" }, "least anomalous ", bar, " most anomalous"));
+}
 for (const well of document.querySelectorAll("[data-search]")) well.addEventListener("click", () => {
   $("search").value = well.dataset.search;
-  state = { ...state, filter: "all", text: well.dataset.search, lasso: null };
+  state = { ...state, filter: "all", text: well.dataset.search, well: well.dataset.search, lasso: null };
   draw(true);
   document.querySelector(".tools").scrollIntoView();
 });
-$("search").addEventListener("input", event => { state = { ...state, text: event.target.value }; draw(true); });
+$("search").addEventListener("input", event => { state = { ...state, text: event.target.value, well: "" }; draw(true); });
 $("sort").addEventListener("change", event => { state = { ...state, sort: event.target.value }; draw(true); });
 $("first").addEventListener("input", event => {
   state = { ...state, filter: "first", sort: "score", lasso: null, first: Number(event.target.value) };
