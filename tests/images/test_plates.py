@@ -242,7 +242,8 @@ def test_the_reason_is_the_error_that_fits():
         ("empty", {("debris", "a"): 9, ("empty", ""): 1e-7}),
     ]
     added = np.array([[values.get((one.kind, one.channel), 0.0) for one in measures] for _, values in cases])
-    assert [measures[j].kind for j in most_telling(added, measures)] == [kind for kind, _ in cases]
+    found = most_telling(added, measures)
+    assert [one.kind for one in found] == [kind for kind, _ in cases] and [one.channel for one in found[3:6]] == [""] * 3
 
 
 def test_a_heatmap_marks_what_differs_and_nothing_else():

@@ -41,6 +41,7 @@ MEANING = [
     "An opened site shows each channel in the range of the control sites: 1 % of their pixels are black, 0.2 % white. Red marks "
     "parts of a channel that differ from the same part of control sites in sharpness, background or brightest light. Frames mark "
     "what differs more than any part of 95 % of the control sites. Few cells, as after a strong treatment, can mark a channel.",
+    "A reason names the error that fits best, and no channel if most channels have it, as an object in all of them.",
     "The p-value of a site is the share of control sites that are at least as anomalous, by fits that have not seen their well. "
     "The q-value is the least false-discovery rate at which the site is flagged. "
     "Where few sites are flagged, a p-value is at least that of the tail of all sites.",

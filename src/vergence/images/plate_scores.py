@@ -20,7 +20,7 @@ Shapes: M sites or wells, n of them of control wells, q measurements, C channels
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -255,17 +255,21 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     return Judged(decided(p, fdr, len(calibrating), **given), z.mean(1), far, split)
 
 
-def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
-    """Returns which measurement tells what is wrong with each of M, of what each adds to the score, (M, q), as `measures_of`.
+def most_telling(added: Floats, measures: Sequence[Measure]) -> list[Measure]:
+    """Returns a measure that tells what is wrong with each of M, of what each adds to the score, (M, q), as `measures_of`.
 
     The largest, but blur leaves the background as it is and bleed does not, and a shift takes the correlation that bleed adds.
     Before all come few cells, pixels at the maximum, and what most channels have: background of a darker site, else an object.
+    A kind that most channels have is of no single channel.
     """
     kind, channels = np.array([one.kind for one in measures]), len({one.channel for one in measures if one.kind == "background"})
     each = {name: added[:, kind == name].reshape(len(added), channels, -1) for name in KINDS}
     claims = {name: x.max(2) for name, x in each.items()}
     focus, light, bleed, shift = claims["focus"], claims["background"], added[:, kind == BLEED], added[:, kind == SHIFT]
-    whole, linked, darker = ((x >= SURE).sum(1) > max(x.shape[1] / 2, 2) for x in (light, bleed, -each["debris"][:, :, 0]))
+    every = {**claims, BLEED: bleed, NONE: -each["debris"][:, :, 0]}
+    most = {name: (x >= SURE).sum(1) > max(x.shape[1] / 2, 2) for name, x in every.items()}
+    whole, linked, darker = most["background"], most[BLEED], most[NONE]
+    most |= {"debris": most["debris"] | linked | (whole & ~darker), BLEED: 0 * whole, SHIFT: 0 * whole}
     ends = np.array(list(itertools.combinations(range(channels), 2)), dtype=np.int64).reshape(-1, 2)
     claims["focus"] = focus - light
     claims[BLEED] = bleed + np.where(bleed >= SURE, np.minimum(focus, light)[:, ends].max(2), 0)
@@ -275,9 +279,12 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> Ints:
     largest = np.stack([x.max(1, initial=-np.inf) for x in claims.values()], 1).argmax(1)
     largest[whole] = np.where(few | darker, names.index("background"), names.index("debris"))[whole]
     largest[claims["saturation"].max(1) >= SURE] = names.index("saturation")
-    columns = [np.flatnonzero(kind == name)[:: len(KINDS.get(name, "1"))] for name in names]
-    where = [columns[k][claims[names[k]][i].argmax()] for i, k in enumerate(largest.tolist())]
-    return np.where(few & ~whole, len(measures) - 1, where)
+    telling = list[Measure]()
+    for i, name in enumerate("" if one else names[k] for one, k in zip(few & ~whole, largest.tolist(), strict=True)):
+        first = np.flatnonzero(kind == name)[:: len(KINDS.get(name, "1"))]
+        one = measures[first[claims[name][i].argmax()]] if name else measures[-1]
+        telling.append(replace(one, channel="") if name and most[name][i] else one)
+    return telling
 
 
 def rows_and_columns(wells: Sequence[str]) -> Ints:

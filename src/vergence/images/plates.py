@@ -358,7 +358,8 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     drift = plate_scores.split_controls(replace(units, x=raw), measures, plate_scores.STEEP)
     found = replace(found, split=list({where[:2]: where for where in [*found.split, *drift]}.values()))
     heat = plate_scores.heat_of(rows["tiles"], control, units.plate)
-    why = [measures[j] for j in plate_scores.most_telling(found.added, measures)[of].tolist()]
+    telling = plate_scores.most_telling(found.added, measures)
+    why = [telling[k] for k in of.tolist()]
     told = ((found.decisions.flag | found.apart)[of] | (mark > 0)) & (mark >= 0)
     probable = told | (np.asarray(found.decisions.columns["p_value"]) <= RARE)[of]
     columns |= {**known.columns, "Metadata_control": control.astype(np.uint8)}
