@@ -88,7 +88,7 @@ def _reference(s: Mapping[str, Any]) -> str:
     """Returns which reference images are themselves anomalous."""
     if not (names := [shortened_name(name) for name in s["reference_anomalies"]]):
         return ""
-    verb, them = ("scores as an outlier", "it") if len(names) == 1 else ("score as outliers", "them")
+    verb, them = ("has an extreme score", "it") if len(names) == 1 else ("have extreme scores", "them")
     many = counted(len(names), f"reference {s['noun']}")
     text = f"{many} {verb}: {listed(names, 'summary.json')}. Check {them} first."
     if s["flagged_without"] <= s["flagged"]:
