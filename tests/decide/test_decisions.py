@@ -11,7 +11,8 @@ from sklearn.svm import OneClassSVM
 from tests.refusals import refuses
 
 from vergence.decide import Calibrated, GaussianDetector, calibrate, explain
-from vergence.decide.conformal import certain_levels, weighted
+from vergence.decide.conformal import certain_levels, ranked, weighted
+from vergence.decide.decisions import decided
 
 RNG = np.random.default_rng(0)
 CALIBRATION = RNG.normal(size=500)
@@ -50,6 +51,19 @@ def test_any_kind_of_array_serves_and_lower_scores_are_turned(kind):
     assert above.flag.tolist() == [False, True, False]
     assert below.flag.tolist() == [False, False, True]
     assert above.p_value[1] == below.p_value[2] == 1 / 501
+
+
+def test_the_rate_holds_for_flags_and_confirmed_anomalies_together_and_marks_take_back_no_flag():
+    rng, anomaly, false = np.random.default_rng(0), np.arange(60) < 15, []
+    for _ in range(SIMULATIONS):
+        p = ranked(rng.normal(size=80), rng.normal(size=60) + 2 * anomaly)
+        before = decided(p, 0.2, 80).flag
+        some, marked = before & anomaly & (rng.random(60) < 0.5), anomaly & (p <= 0.1)  # the latter were not all flagged
+        np.testing.assert_array_equal(decided(p, 0.2, 80, confirmed=some).flag, before & ~some)
+        found = decided(p, 0.2, 80, confirmed=marked)
+        assert (found.flag | marked)[before].all() and not found.flag[marked].any() and found.total == 60 - marked.sum()
+        false.append((found.flag & ~anomaly).sum() / max(found.flagged + marked.sum(), 1))
+    assert 0.1 < np.mean(false) <= 0.2 * 45 / 60 + 3 * np.std(false) / SIMULATIONS**0.5
 
 
 def adaptive_reference(calibration, scores, fdr):

@@ -268,9 +268,19 @@ def test_next_to_a_reference_its_anomalies_are_taken_out_and_regions_are_shown(b
         drawn = opened.evaluate("[q, flag]")
     c = np.rint(61 * p) - 1
     np.testing.assert_allclose(after, (1 + c - (c >= 2)) / 60, rtol=1e-4)
-    q = np.r_[1.0, q_values(after[1:])]
+    q = np.r_[1.0, q_values(np.r_[0.0, after[1:]])[1:]]  # a marked anomaly is a discovery with p = 0
     np.testing.assert_allclose(drawn[0], q, rtol=1e-4)
     assert drawn[1] == [int(one <= 0.1) for one in q]
+
+
+def test_the_page_of_leaks_opens_on_the_pairs_without_a_map_or_marks(browser, tmp_path):
+    reference, new = [np.asarray(image(i)) for i in range(6)], [np.asarray(image(i)) for i in (9, 4, 8, 2)]
+    vergence.check(new, against=reference, leaks=True, out=tmp_path / "out", workers=0)
+    with opened_page(browser, tmp_path / "out" / "report.html") as opened:
+        assert shown(opened) == "2 of 2 pairs shown" and sorted(names(opened)) == ["1", "2", "3", "4"]
+        assert opened.locator("#filters [aria-pressed=true]").inner_text() == "Leaked (2)"
+        opened.locator("#grid .tile").first.click()
+        assert not opened.locator("aside, #save-review, #mark-keys, [data-say]").filter(visible=True).count()
 
 
 def test_a_page_of_many_images_shows_what_stands_out_and_a_sample(checked, browser, tmp_path, monkeypatch):
@@ -357,12 +367,8 @@ def test_no_hue_is_named_of_gray_images(tmp_path):
 
 def many(found, n=20_000):
     """What was found among few images, again and again, with long names and many pairs."""
-    r, at, names = (
-        np.random.default_rng(0),
-        np.arange(n) % len(found.items),
-        [f"{'folder/' * 6}{i:06d}_image.png" for i in range(n)],
-    )
-    p = r.random(n)
+    r, at = np.random.default_rng(0), np.arange(n) % len(found.items)
+    p, names = r.random(n), [f"{'folder/' * 6}{i:06d}_image.png" for i in range(n)]
     columns = {key: [values[i] for i in at] for key, values in found.items.columns.items()}
     columns |= {"path": names, "score": -np.log(p), "p_value": p, "q_value": p, "flag": (p < 0.002).astype(np.uint8)}
     pairs = {"path": names[:2000], "duplicate_of": names[2000:4000], "source": ["same"] * 2000, "kind": ["near"] * 2000}

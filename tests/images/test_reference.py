@@ -74,13 +74,15 @@ def test_parts_in_one_position_are_compared_with_their_nearest(each):
     r, n = np.random.default_rng(0), 60
     known = [shot(board(i % (n // each)), r) for i in range(n)]
     new = [shot(broken(board(i), r) if i < 3 else board(i), r) for i in range(n // each if each == 1 else 6)]
-    found = vergence.check(new, against=known, encoder="patches", workers=0)
+    found = vergence.check([*new, known[9]], against=known, encoder="patches", workers=0)
     order = np.argsort(-np.array(found.items["score"]))
     assert {*order[:3].tolist()} == {0, 1, 2}
     assert found.items["feature_set"][0] == "difference" and found.items["reason"][0].startswith("differs from")
     if each == 1:
         assert np.flatnonzero(found.items["flag"]).tolist() == [0, 1, 2]
         assert [i for i in range(len(new)) if found.frames(i)][:3] == [0, 1, 2]
+        assert found.items["leak_of"] == [""] * 60 + ["9"] and found.duplicates["source"].count("reference") == 1  # an equal one
+        assert found.summary["leaked"] == 1 and any(one.startswith("1 of 61 images leaked") for one in found.sentences)
 
 
 def test_differences_are_registered_and_their_light_is_fitted():
@@ -156,13 +158,8 @@ def test_a_reference_that_holds_the_new_ones_or_is_plain():
 
 def test_images_of_the_reference_among_the_new_ones_do_not_change_the_others():
     r = np.random.default_rng(0)
-    x = np.stack(
-        [
-            np.clip(np.kron(r.integers(0, 255, (8, 8, 3)), np.ones((6, 6, 1))) + r.normal(0, 6, (48, 48, 3)), 0, 255)
-            for _ in range(60)
-        ]
-    )
-    x, settings = x.astype(np.uint8), {"encoder": "patches", "workers": 0, "map": "pca"}
+    some = [np.kron(r.integers(0, 255, (8, 8, 3)), np.ones((6, 6, 1))) + r.normal(0, 6, (48, 48, 3)) for _ in range(60)]
+    x, settings = np.clip(some, 0, 255).astype(np.uint8), {"encoder": "patches", "workers": 0, "map": "pca"}
     apart = vergence.check(x[40:], against=x[:40], **settings)
     inside = vergence.check(x, against=x[:40], **settings)
     assert abs(np.mean(apart.items["p_value"]) - np.mean(inside.items["p_value"][40:])) < 0.1

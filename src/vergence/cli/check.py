@@ -270,5 +270,6 @@ def _next(command: Check, found: "CheckResult", out: Path) -> str:
         return _again(replace(command, against=str(out / "normal.csv")))
     if found.summary["judged"] and command.confirm is None:
         noun = found.summary["noun"]
-        return f"mark {noun}s in the page with a (anomaly) or n (normal), save, then: {same} --confirm confirmed.csv"
+        marks = f"mark {noun}s on the page with a (anomaly) or n (normal), save, move confirmed.csv here"
+        return f"{marks}, then: {same} --confirm confirmed.csv"
     return f"open {out / 'report.html'}"

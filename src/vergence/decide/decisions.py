@@ -311,20 +311,30 @@ class Tally(Counts):
         return self.decisions(columns, excluded=self.excluded, missing=self.missing, advice=advice)
 
 
-def decided(p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, normal: Any = False, **columns: Any) -> Decisions:
+def decided(
+    p: np.ndarray, fdr: float, n: int, *, left_out: Any = False, confirmed: Any = False, normal: Any = False, **columns: Any
+) -> Decisions:
     """Returns the decisions on items with p-values (m,) from any laws, at a false-discovery rate.
 
-    Items that are ``left_out`` (m,) have the q-value 1, no flag, and do not count; ``normal`` ones (m,) count, and have no
-    flag. Of ``n`` calibration items; 0 without a reference.
+    Items that are ``left_out`` (m,) have the q-value 1, no flag, and do not count. ``normal`` ones (m,) count, and have no flag.
+    Of ``n`` calibration items; 0 without a reference.
+
+    Anomalies that a person ``confirmed`` (m,) are not flagged, but count as discoveries with p = 0; the rate a holds for flags
+    and these together. Benjamini-Hochberg rejects item i if p_i <= a R / m, with R rejections. If R does not grow with any
+    p-value, normal items with P(p_i <= t) <= t and positive dependence have E[1(p_i <= a R / m) / R] <= a / m (Blanchard &
+    Roquain, 2008); their sum is the rate. The p-values of anomalies may be anything, so also 0, and R stays such a function if
+    smaller p-values mean no fewer marks. A mark of a flagged item changes no flag: it is one of R p-values up to a R / m anyway.
     """
     new = np.broadcast_to(~np.asarray(left_out), p.shape)
+    known = new & np.asarray(confirmed)
     q, m = np.ones(len(p)), int(new.sum())
     if m:
-        q[new] = conformal.q_values(p[new])
+        q[new] = conformal.q_values(np.where(known, 0.0, p)[new])
+    q[known] = 1.0
     flag = conformal.at_most(q, fdr) & new & ~np.asarray(normal)
     columns = {"p_value": p, "q_value": q, "flag": flag.astype(np.uint8), **columns}
-    why = str(conformal.reportable(n, m, fdr)) if n and m else ""
-    return Decisions(columns, m, int(flag.sum()), n, fdr, why_none=why, excluded=len(p) - m)
+    why, total = str(conformal.reportable(n, m, fdr)) if n and m else "", m - int(known.sum())
+    return Decisions(columns, total, int(flag.sum()), n, fdr, why_none=why, excluded=len(p) - total)
 
 
 def calibrate(

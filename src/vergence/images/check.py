@@ -128,8 +128,9 @@ def check(
     settings = CheckSettings(size, fdr, region_rate, workers, Review.of(confirmed), groups, labels, map)
     parts = tuple(filter(None, only.replace(" ", "").split(",")) if isinstance(only, str) else only) or (ONLY if leaks else ())
     settings = replace(settings, only=parts, agreement=agreement, keep=keep)
-    whole = not parts or (groups is None and labels is None)
-    expect(whole, "groups and labels without only or leaks", "one of these", "leave one out")
+    named = [name for name, of in (("groups", groups), ("labels", labels)) if of is not None]
+    searched = f"a search for anomalies with `{'` and `'.join(named)}`"
+    expect(not (parts and named), searched, f"`{'leaks' if leaks else 'only'}`", "leave one out")
     name = Path(source).name or str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"
     if (given := _vectors(source)) is not None:
         other = None if against is None else _vectors(against)
@@ -210,7 +211,7 @@ def _of_images(
         features = _image_features(images, one, vectors[0], kept("images", images))
         theirs = None if reference is None else _image_features(reference, other, vectors[1], kept("reference", reference))
         duplicates = find_duplicates(features.small, features.digest, features.read) if paired else Duplicates.none()
-        leaked, others, notes = None, list[str](), list[str]()
+        anomalies, leaked, others, notes = None, None, list[str](), list[str]()
         if theirs is not None and reference is not None:
             others, given = list(theirs.names), (theirs.small, theirs.digest, theirs.read)
             leaked = find_duplicates(features.small, features.digest, features.read, *given)
@@ -218,11 +219,11 @@ def _of_images(
             if part and (own := _of_reference(features, images, reference, theirs.index)).any():
                 leaked = leaked.where(~own[leaked.pairs[:, 0]])
                 notes = [f"Not judged: {counted(int(own.sum()), 'image')} of the reference itself."]
-        anomalies = None
-        if theirs is not None and not settings.only:
-            anomalies = with_reference(features, theirs, settings)
-            if anomalies.nearest and settings.review.marked(features.names, "normal").any():
-                notes.append("What is less anomalous than an image marked normal is not flagged.")
+            anomalies = None if settings.only else with_reference(features, theirs, settings)
+            if anomalies is not None and anomalies.nearest:  # near ones show the same part
+                leaked = leaked.where(np.array([kind == "exact" for kind in leaked.kind], dtype=bool))
+                if settings.review.marked(features.names, "normal").any():
+                    notes.append("What is less anomalous than an image marked normal is not flagged.")
         elif not settings.only:
             anomalies, notes = ordered_images(features, duplicates, settings, kept("regions", images))
         here = [*features.names, *(s.name for s in images.skipped), *others]

@@ -25,7 +25,7 @@ MEASUREMENTS = (
 )  # fmt: skip
 PROPERTIES = {  # and the word for what has it
     "dark": "dark", "light": "light", "blurry": "blurry", "low_information": "nearly empty", "grayscale": "gray",
-    "extreme_size": "of an extreme size", "extreme_aspect_ratio": "of an extreme shape",
+    "extreme_size": "with an extreme size", "extreme_aspect_ratio": "with an extreme aspect ratio",
 }  # fmt: skip
 DARK, LIGHT = 0.32, 0.95  # CleanVision's thresholds
 SHARPNESS_SHARE, INFORMATION_SHARE, INFORMATION = 0.3, 0.4, 3.0
@@ -204,8 +204,8 @@ WORDS = {  # of measurements that a person can see, below and above the median
     "red": ("less red", "more red"),
     "green": ("less green", "more green"),
     "blue": ("less blue", "more blue"),
-    **{f"{side}_light": (f"a darker {side} border", f"a lighter {side} border") for side in BORDERS},
-    **{f"{side}_deviation": (f"a more even {side} border", f"a busier {side} border") for side in BORDERS},
+    **{f"{side}_light": (f"{side} border darker", f"{side} border lighter") for side in BORDERS},
+    **{f"{side}_deviation": (f"{side} border more even", f"{side} border busier") for side in BORDERS},
 }
 KINDS = ("light_50", "saturation", "red", "green", "blue", "sharpness", "noise_median")  # that lights and cameras change
 SPLIT, KIND, FEWEST = 0.15, 0.03, 10  # of the variance, within two kinds; of the images, each kind; images of each
@@ -226,7 +226,7 @@ def differences_in_words(deviations: Floats, names: Sequence[str], *, gray: bool
     seen = {name: float(d) for name, d in zip(names, deviations, strict=True) if name in named and abs(d) >= NAMED}
     first = sorted(seen, key=lambda name: -abs(seen[name]))[:FARTHEST]
     words = ", ".join(WORDS[name][seen[name] > 0] for name in first)
-    return f"{words} than most {others}" if words else ""
+    return f"{words} than {'in ' if ' border ' in words else ''}most {others}" if words else ""
 
 
 def split_in_two(table: Floats, names: Sequence[str]) -> str:
@@ -244,4 +244,4 @@ def split_in_two(table: Floats, names: Sequence[str]) -> str:
         if few >= max(FEWEST, KIND * len(x)) and within[cut - 1] < best:
             best = float(within[cut - 1])
             words = f"{few:,} images are {WORDS[name][cut > len(x) / 2]} than the other {len(x) - few:,}"
-    return f"{words}: perhaps two lights or cameras. Check one kind at a time." if words else ""
+    return f"{words}: possibly two light sources or cameras. Check one kind at a time." if words else ""

@@ -60,8 +60,9 @@ MEANING = {
     ),
 }
 SCORES = (
-    "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. Your marks "
-    "change both, since marked anomalies are left out. Save the marks, then repeat vergence check with --confirm confirmed.csv."
+    "A larger score is more anomalous. The q-value is the least false-discovery rate at which an image is flagged. Marked "
+    "anomalies count as discoveries (p = 0), so the rate holds for flags and marked anomalies together. Save the marks, then "
+    "repeat vergence check with --confirm confirmed.csv."
 )
 ORDER = (
     "No reference was given, so nothing is flagged. Each image was scored by fits that saw neither it nor a duplicate of it. "
@@ -134,7 +135,7 @@ def _data(found: Checked, rows: Ints, path: Path) -> dict[str, Any]:
         "ranked": s["judged"],
         "key": f"vergence {s['source']} {found.key} {np.bitwise_xor.reduce(found.features.digest):x}",
         "marks": marks,
-        "start": "flag" if flag.any() else "all",
+        "start": "flag" if flag.any() else "leak" if s["leaked"] and not s["judged"] else "all",
         "name": [*columns["path"], *others],
         "reason": columns["reason"],
         "group": [heads.get(name, -1) for name in columns["group"]],
@@ -168,8 +169,7 @@ def _scores(found: Checked, rows: Ints, number: Callable[[str], int]) -> dict[st
         "score": rounded(columns["score"], 5),
         **({"p": rounded(columns["p_value"], 6), "q": rounded(columns["q_value"], 6)} if found.summary["rate"] != "none" else {}),
         "flag": columns["flag"].astype(int).tolist(),
-        "x": unit(columns["projection_x"]),
-        "y": unit(columns["projection_y"]),
+        **({of: unit(columns[f"projection_{of}"]) for of in "xy"} if found.embeddings.shape[1] else {}),
         "random": np.argsort(at_random(found.features.digest)).tolist() if unflagged else [],  # the rank of each
         **_labels(found, rows),
         "sets": [[k, NAMES.get(k, k.capitalize()), rounded(v[rows], 4)] for k, v in found.feature_sets().items()],

@@ -248,7 +248,7 @@ def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
     far[np.flatnonzero(units.control)[out & (mark == 0)]] = True
     calibrating = ReferenceScores(reference[~out], units.fold[~out], [""] * int((~out).sum()), units.control)
     p, score = calibrating.p_values(scores), scores.mean(1)
-    given = {"left_out": units.control | (units.mark > 0), "normal": units.mark < 0, "score": score}
+    given = {"left_out": units.control, "confirmed": units.mark > 0, "normal": units.mark < 0, "score": score}
     few = 0 < decided(p, USUAL, len(calibrating), **given).flagged <= MANY * len(score)
     if few and len(score) >= LEAST:
         p = np.maximum(p, tail_p_values(score))

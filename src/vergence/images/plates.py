@@ -478,9 +478,9 @@ def _sentences(s: Mapping[str, Any], kinds: Sequence[str], notes: Sequence[str],
         texts.append(f"Control wells of plate {plate} differ by {where}, most in the {what}. Look at this plate first.")
     texts.append(f"{s['flagged']:,} of {counted(s['judged'], noun)} flagged.")
     if s["flagged"]:
-        texts.append(
-            f"On average at most {rate} of flags are false alarms, if normal {noun}s are like those of the control wells."
-        )
+        flags = "flags, together with the anomalies that you marked," if "anomaly" in s["marks"].values() else "flags"
+        alike = f"if normal {noun}s are like those of the control wells"
+        texts.append(f"On average at most {rate} of {flags} are false alarms, {alike}.")
         texts += ["A strong treatment can be flagged without an error: look before you drop its sites.", f"{'; '.join(kinds)}."]
     else:
         needed = reportable(s["calibration"], max(s["judged"], 1), s["fdr"]).fewest

@@ -176,9 +176,9 @@ def _by_twins(new: ImageFeatures, reference: ImageFeatures, compared: Compared, 
     columns = compared.rows(new, np.arange(len(new)))
     z, p = twin_p_values(np.exp(columns["difference"].min(1)))
     anomaly, normal = (settings.review.marked(new.names, mark) for mark in ("anomaly", "normal"))
-    out = anomaly | np.isin(new.digest, reference.digest)
+    marks = {"left_out": np.isin(new.digest, reference.digest), "confirmed": anomaly, "normal": normal}
     given = {"score": z, "feature_set": ["difference"] * len(z), SET + "difference": -np.log(np.maximum(p, 1e-300))}
-    decisions = decided(after_review(p, anomaly, normal), settings.fdr, 0, left_out=out, normal=normal, **given)
+    decisions = decided(after_review(p, anomaly, normal), settings.fdr, 0, **marks, **given)
     heatmap = np.exp(columns["heatmap"])
     low, middle = np.quantile(heatmap.max((1, 2)), [0.25, 0.5])
     threshold = middle + (middle - low) / 0.6745 * float(stats.t.isf(settings.region_rate, CAUTION))
@@ -236,5 +236,5 @@ def _decisions(
     table = np.stack(list(added.values()))
     anomaly, normal = (settings.review.marked(new.names, mark) for mark in ("anomaly", "normal"))
     columns = {"score": scored.mean(1), "feature_set": [list(added)[i] for i in table.argmax(0)], **each}
-    out = scores.seen | anomaly
-    return decided(scores.p_values(scored), settings.fdr, scores.examples, left_out=out, normal=normal, **columns), scores
+    marks = {"left_out": scores.seen, "confirmed": anomaly, "normal": normal}
+    return decided(scores.p_values(scored), settings.fdr, scores.examples, **marks, **columns), scores

@@ -175,15 +175,14 @@ class Anomalies:
         deviation = max(1.4826 * float(np.median(np.abs(s - np.median(s)))), 1e-9)
         return [names[i] for i in np.argsort(-s, kind="stable").tolist() if s[i] > np.median(s) + APART * deviation]
 
-    @property
-    def flagged_without(self) -> int:
-        """How many items are flagged if the reference items that stand apart do not calibrate: they are the largest scores."""
+    def flagged_without(self, anomaly: Any = False, normal: Any = False) -> int:
+        """Returns how many items are flagged if reference items that stand apart, the largest scores, do not calibrate."""
         grouped = self.calibration is not None and self.calibration.grouped
         if self.calibration is None or grouped or not (out := len(self.in_reference)):
             return self.decisions.flagged
-        n, p = len(self.calibration), self.decisions.p_value[~self.calibration.seen]
-        at_least = np.maximum(np.rint(p * (n + 1)) - 1 - out, 0)
-        return int(decided((1 + at_least) / (n - out + 1), self.decisions.fdr or 0.0, n - out).flagged)
+        n, marks = len(self.calibration), {"left_out": self.calibration.seen, "confirmed": anomaly, "normal": normal}
+        at_least = np.maximum(np.rint(self.decisions.p_value * (n + 1)) - 1 - out, 0)
+        return int(decided((1 + at_least) / (n - out + 1), self.decisions.fdr or 0.0, n - out, **marks).flagged)
 
 
 @dataclass(frozen=True)
@@ -316,16 +315,21 @@ class CheckResult:
         self.report(folder / "report.html")
         return folder
 
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in sentences, the answer and its condition first."""
+        return list(self.summary["sentences"])
+
     def _repr_html_(self) -> str:
         """Returns the sentences of the summary, and the first rows."""
         first = self.most_anomalous()
         shown = {name: [values[i] for i in first] for name, values in self.items.columns.items()}
         filled = {name: values for name, values in shown.items() if any(value == value and value != "" for value in values)}
-        return paragraphs(self.summary["sentences"]) + Table(filled)._repr_html_()
+        return paragraphs(self.sentences) + Table(filled)._repr_html_()
 
     def __repr__(self) -> str:
         """Returns the sentences of the summary."""
-        return "\n".join(self.summary["sentences"])
+        return "\n".join(self.sentences)
 
 
 @dataclass(frozen=True)
@@ -515,7 +519,7 @@ def _reason(anomalies: Anomalies, i: int, *, gray: bool) -> str:
     if name == "measurements":
         return words or "its brightness, color, sharpness and noise together are unlike those of " + others
     if name == "whole" or heat is None:
-        return words or f"its texture or layout as a whole is unlike {others}"
+        return words or f"its overall texture or layout differs from {others}"
     framed = heat.framed(i)
     where = "everywhere" if framed.mean() > EVERYWHERE else region_words(heat.values[i])
     if name == "difference":
@@ -549,6 +553,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Returns ``summary.json``; docs/guides/check.md explains its entries."""
     calibration = None if anomalies is None else anomalies.calibration
+    marks = [settings.review.marked(features.names, mark) for mark in ("anomaly", "normal")]
     middles = [] if anomalies is None else [np.median(anomalies.deviations[members], 0) for members in anomalies.groups]
     whys = [differences_in_words(one, MEASUREMENTS[FILE:]) if features.measurements.shape[1] else "" for one in middles]
     changes = Counter(one for text in features.changes.tolist() for one in text.split("; ") if one)
@@ -571,9 +576,10 @@ def _summary(
         "examples": 0 if calibration is None else calibration.examples,
         "grouped": "" if calibration is None else calibration.grouped,
         "reference_anomalies": [] if anomalies is None else anomalies.in_reference,
-        "flagged_without": 0 if anomalies is None else anomalies.flagged_without,
+        "flagged_without": 0 if anomalies is None else anomalies.flagged_without(*marks),
         "total": 0 if anomalies is None else anomalies.decisions.total,
-        "beyond": 0 if anomalies is None else anomalies.beyond(settings.review.marked(features.names, "anomaly")),
+        "confirmed": int((marks[0] if calibration is None else marks[0] & ~calibration.seen).sum()),
+        "beyond": 0 if anomalies is None else anomalies.beyond(marks[0]),
         "expected": 0.0 if anomalies is None else round(anomalies.expected, 4),
         "flagged": 0 if anomalies is None else anomalies.decisions.flagged,
         "region_rate": settings.region_rate,

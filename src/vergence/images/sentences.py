@@ -44,7 +44,7 @@ def _flags(s: Mapping[str, Any]) -> list[str]:
     """Returns how many are flagged, and on what condition."""
     flagged, noun = s["flagged"], s["noun"]
     if s["rate"] == "none":
-        first = f"{counted(s['images'], noun)} in order, the most anomalous first."
+        first = f"{counted(s['images'], noun)} ranked, the most anomalous first."
         return [first, "Nothing is flagged without a reference (`against`)."]
     head = f"{flagged:,} of {counted(s['images'], noun)} flagged." if flagged else f"No {noun} flagged."
     if s["rate"].startswith("twins"):
@@ -54,7 +54,8 @@ def _flags(s: Mapping[str, Any]) -> list[str]:
 
 def _rate(s: Mapping[str, Any]) -> str:
     """Returns the rate of false alarms with its condition."""
-    noun, rate = s["noun"], f"On average at most {100 * s['fdr']:g} % of flags are false alarms"
+    noun, marked = s["noun"], ", together with the anomalies that you marked," if s["confirmed"] else ""
+    rate = f"On average at most {100 * s['fdr']:g} % of flags{marked} are false alarms"
     if s["grouped"] == "within":
         return f"{rate}. This holds if the new and reference {noun}s of each group come from one source."
     if s["grouped"]:
@@ -66,7 +67,7 @@ def _beyond(s: Mapping[str, Any]) -> str:
     """Returns how many score above all of the reference, and how many normal ones would."""
     n, m, noun, beyond, examples = s["calibration"], s["total"], s["noun"], s["beyond"], s["examples"]
     if not m:
-        return f"None was judged: all {noun}s are in the reference."
+        return f"None was judged: all {noun}s are in the reference{' or marked' * bool(s['confirmed'])}."
     within = s["grouped"] == "within"
     above = f"above all reference {noun}s of {'their' if beyond > 1 else 'its'} group"
     above = above if within else f"above all {n:,} reference {noun}s"
@@ -74,9 +75,10 @@ def _beyond(s: Mapping[str, Any]) -> str:
         return f"No {noun} scores {above}."
     score = f"{beyond:,} of {counted(m, noun)} {'scores' if beyond == 1 else 'score'} {above}"
     normal = f"{score}; if all were normal, about {s['expected']:.2g} would."
-    fewest = reportable(examples, m, s["fdr"]).fewest
+    fewest = reportable(examples, m + s["confirmed"], s["fdr"]).fewest - s["confirmed"]  # that are flagged, if any is
     if SMALL * fewest <= m:
-        return normal if beyond >= fewest else f"{normal} Fewer than {fewest} such {noun}s cannot be flagged."
+        few = "" if beyond >= fewest or within else f" With this reference, either none or at least {fewest} are flagged."
+        return normal + few
     needed = needed_calibration(m, math.ceil(m / SOME), s["fdr"])
     what = f"reference {noun}s of each group" if within else "reference groups" if s["grouped"] else f"reference {noun}s"
     return f"{normal} To flag some, give at least {needed:,} {what}."
@@ -86,9 +88,9 @@ def _reference(s: Mapping[str, Any]) -> str:
     """Returns which reference images are themselves anomalous."""
     if not (names := [shortened_name(name) for name in s["reference_anomalies"]]):
         return ""
-    verb, them = ("is itself", "it") if len(names) == 1 else ("are themselves", "them")
+    verb, them = ("has an extreme score", "it") if len(names) == 1 else ("have extreme scores", "them")
     many = counted(len(names), f"reference {s['noun']}")
-    text = f"{many} {verb} anomalous: {listed(names, 'summary.json')}. Check {them} first."
+    text = f"{many} {verb}: {listed(names, 'summary.json')}. Check {them} first."
     if s["flagged_without"] <= s["flagged"]:
         return text
     return f"{text} Without {them} (`confirmed`), {counted(s['flagged_without'], s['noun'])} would be flagged."
@@ -112,7 +114,7 @@ def _labels(s: Mapping[str, Any]) -> str:
     if not texts:
         return f"No image fits another label better than its own.{few}"
     better = f"{labels['better']:,} of {labels['images']:,} images fit another label better than their own"
-    return f"{better}: {listed(texts, total=labels['better'])}. In the page, sort by 'least fitting label first'.{few}"
+    return f"{better}: {listed(texts, total=labels['better'])}. On the page, sort by 'least fitting label first'.{few}"
 
 
 def _groups(s: Mapping[str, Any]) -> str:
@@ -129,9 +131,10 @@ def _pairs(pairs: Mapping[str, Sequence[Any]], source: str) -> list[str]:
 
 
 def _leaked(s: Mapping[str, Any], pairs: Mapping[str, Sequence[Any]]) -> str:
-    if s["reference"] is None or s["rate"].startswith("twins"):  # where each image shows the part of a reference image
+    texts, twins = _pairs(pairs, "reference"), s["rate"].startswith("twins")  # which show the part of a reference image
+    if s["reference"] is None or (twins and not texts):
         return ""
-    if not (texts := _pairs(pairs, "reference")):
+    if not texts:
         return "No image leaked: none is a duplicate of a reference image."
     they = "it is a duplicate of a reference image" if s["leaked"] == 1 else "they are duplicates of reference images"
     head = f"{s['leaked']:,} of {counted(s['images'], 'image')} leaked: {they}"

@@ -21,7 +21,7 @@ const FIRST = 20;  // images to check where none is flagged
 const decides = D.judged && D.rate !== "none";  // else there is an order alone
 let state = { filter: D.start, text: "", well: "", sort: "score", first: 1, lasso: null }, view = [], p = D.p, q = D.q, flag = D.flag;
 let shownPairs = [];  // in the view of duplicates, which holds both images of each pair in turn
-const inPairs = () => state.filter === "pair";
+const inPairs = () => state.filter === "pair" || (state.filter === "leak" && leakedInPairs);
 
 // Thumbnails: sheets of tiles
 const { side, across } = D.tiles, perSheet = across * across;
@@ -40,17 +40,19 @@ const image = (i, size) => {
 };
 
 // Marks change p-values and flags
-const rank = (values, m) => {  // q-values of Benjamini and Hochberg, of m hypotheses whose other p-values are larger
+const rank = (values, m, zeros) => {  // q-values of Benjamini and Hochberg, of m hypotheses: more p-values are 0, the others larger
   const order = values.map((_, i) => i).sort((a, b) => values[a] - values[b]), out = Array(values.length);
   let least = 1;
-  for (let r = order.length; r > 0; r--) out[order[r - 1]] = least = Math.min(least, values[order[r - 1]] * m / r);
+  for (let r = order.length; r > 0; r--) out[order[r - 1]] = least = Math.min(least, values[order[r - 1]] * m / (r + zeros));
   return out;
 };
 const review = () => {
   if (!decides || D.fixed) return;
   [p, q, flag] = [D.p, D.q, D.flag];
   if (verdict.size === before.size && [...before].every(([i, what]) => verdict.get(i) === what)) return;
-  const is = (i, what) => verdict.get(i) === what, rest = all.filter(i => !is(i, "anomaly") && !D.seen[i]), m = rest.length + D.total - N;
+  // marked anomalies are discoveries: they count with p = 0
+  const is = (i, what) => verdict.get(i) === what, known = all.filter(i => is(i, "anomaly") && !D.seen[i]).length;
+  const rest = all.filter(i => !is(i, "anomaly") && !D.seen[i]), m = rest.length + known + D.total - N;
   p = D.p.slice();
   if (D.calibration) {
     // c reference images are at least as far as an image: those of rank 1..c; anomalies among them no longer count
@@ -60,10 +62,10 @@ const review = () => {
       p[i] = (1 + c - ranks.filter(rank => rank <= c).length) / (n - ranks.length + 1);
     });
   } else {
-    const normal = all.filter(i => is(i, "normal")).map(i => D.p[i]);
-    if (normal.length) all.forEach(i => { p[i] = Math.max(p[i], normal.filter(f => f <= D.p[i]).length / m); });
+    const normal = all.filter(i => is(i, "normal")).map(i => D.p[i]), others = D.total - all.filter(i => is(i, "anomaly")).length;
+    if (normal.length) all.forEach(i => { p[i] = Math.max(p[i], normal.filter(f => f <= D.p[i]).length / others); });
   }
-  const found = rank(rest.map(i => p[i]), m);
+  const found = rank(rest.map(i => p[i]), m, known);
   q = Array(N).fill(1);
   flag = Array(N).fill(0);
   rest.forEach((i, k) => {
@@ -99,6 +101,8 @@ const pairs = new Map();
 const agrees = (kind, agreement) => kind === "exact" ? kind : `${kind}, agreement ${(Math.floor(1000 * agreement) / 1000).toFixed(3)} of 1`;
 for (const [i, j, kind, agreement] of D.duplicates)
   for (const [a, b] of [[i, j], [j, i]]) pairs.set(a, [...(pairs.get(a) || []), [b, agrees(kind, agreement)]]);
+const ofReference = ([, j]) => j >= N;
+const leakedInPairs = all.every(i => !D.leak[i] || (pairs.get(i) || []).some(([j]) => j >= N));  // else some are not on the page
 const has = bit => i => (D.properties[i] >> bit) & 1;
 const filters = [["all", "All", () => true]];
 if (decides) filters.push(["flag", "Flagged", i => flag[i]]);
@@ -145,7 +149,7 @@ const place = (name = "score") => {
 };
 const sideBySide = keeps => {  // the surest pairs first, or in the order of the earlier image of each
   const at = state.sort === "score" ? null : place(state.sort), earlier = ([i, j]) => Math.min(at[i], at[j] ?? N);
-  shownPairs = D.duplicates.filter(([i, j]) => keeps(i) || keeps(j));
+  shownPairs = D.duplicates.filter(pair => (keeps(pair[0]) || keeps(pair[1])) && (state.filter === "pair" || ofReference(pair)));
   if (at) shownPairs.sort((a, b) => earlier(a) - earlier(b));
   return shownPairs.flatMap(([i, j]) => [i, j]);
 };
@@ -236,14 +240,16 @@ const draw = (fresh = false) => {
   }
   reference?.setAttribute("aria-pressed", state.filter === "reference");
   const lasso = state.lasso ? " inside your line on the map" : "";
-  $("shown").textContent = inPairs() ? `${count(shownPairs.length)} of ${count(D.duplicates.length)} pairs shown${lasso}`
+  $("shown").textContent = inPairs() ? `${count(shownPairs.length)} of ${count(state.filter === "pair" ? D.duplicates.length : D.duplicates.filter(ofReference).length)} pairs shown${lasso}`
     : `${count(view.length)} of ${count(N)} ${D.noun}s shown${lasso}`;
   $("save-list").disabled = !view.length;
   $("save-review").disabled = !verdict.size;
   const flags = flag.reduce((sum, f) => sum + f, 0);
   $("reviewed").textContent = verdict.size
     ? `Marked: ${["anomaly", "normal"].map(what => `${[...verdict.values()].filter(v => v === what).length} ${what}`).join(", ")}. `
-      + (D.fixed ? "Save them, then repeat the command with --confirm confirmed.csv." : decides ? `${count(flags)} flagged.` : D.judged ? progress() : "") : "";
+      + (D.noun === "site" ? "Save them, then repeat the command with --confirm confirmed.csv." : decides ? `${count(flags)} flagged.`
+        : D.judged ? progress() : "")
+    : D.ranked && (!D.fixed || D.noun === "site") ? "To mark one, open it, then press a (anomaly) or n (normal)." : "";
   expected();
   if (fresh) toTop();
   paint();
@@ -287,7 +293,7 @@ const sets = i => {  // bars from 0 to 100 %
   const ends = element("div", { className: "ends" }, ...["0 %", "50 %", "100 %"].map(textContent => element("span", { textContent })));
   return rows.length ? [element("h2", { textContent: `Share ${ofWhat}` }), ...rows, ends] : [];
 };
-const facts = i => D.facts.length ? D.facts[i].map(([m, high, share]) => `${D.words[m][high]} than ${share} % of the ${D.noun}s`) : [];
+const facts = i => D.facts.length ? D.facts[i].map(([m, high, share]) => `${D.words[m][high]} than ${D.words[m][high].includes(" border ") ? "in " : ""}${share} % of ${D.noun}s`) : [];
 const show = () => {
   const i = current, about = $("about");
   $("large-name").textContent = D.name[i];
@@ -364,7 +370,8 @@ const toggle = () => { marked = !marked; show(); };
 $("marks").addEventListener("click", toggle);
 for (const made of large.querySelectorAll("[data-say]"))
   made.addEventListener("click", () => { say(current, made.dataset.say); show(); });
-const words = { a: "anomaly", n: "normal", u: "" };
+const words = D.ranked ? { a: "anomaly", n: "normal", u: "" } : {};  // else there is nothing that a mark would change
+for (const made of [...large.querySelectorAll("[data-say]"), $("save-review"), $("mark-keys")]) made.hidden = !D.ranked;
 large.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "ArrowLeft") step(-1);
