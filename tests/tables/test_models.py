@@ -288,7 +288,7 @@ def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_pa
     assert (tmp_path / "predictions-table.csv").is_file()
     assert call(*fit, "--ordered", "day", "--seconds", "1", "--out", "n.safetensors").returncode == 0
     refused(*fit, "--set", "steps=3", words="--set with --model NAME")
-    refused(*fit, "--groups", "nobody", words="the column nobody")
+    refused(*fit, "--groups", "nobody", words="table.csv has no column 'nobody'; it has subject, day, dose, effect")
     refused(*fit, "--model", "mdn", "--groups", "subject", words="groups or order with the model auto")
 
 
