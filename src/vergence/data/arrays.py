@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data import tables
 from vergence.data.config import Form
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.table_files import TABLES, is_table_file, lines_of, notes_of, read_table
-from vergence.data.tables import Column, Roles, column_kinds, different_texts, held, kept_columns, read_features, require_column
-from vergence.data.tables import roles, vectors
+from vergence.data.tables import Column, Roles, column_kinds, different_texts, held, read_features, roles, vectors
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
@@ -358,7 +358,7 @@ class Pairs:
 
 def one_per_row(table: Any, name: str, file: str, dates: Sequence[str] = (), codes: bool = False) -> Array:
     """Returns numbers or times (days since 1970-01-01) of a column (N,); with ``codes``, other texts numbered by their values."""
-    require_column(name, table.column_names, file)
+    tables.require_column(name, table.column_names, file)
     alone = table.select([name])
     column = column_kinds(alone, dates=dates)[name]
     if column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found):
@@ -414,7 +414,7 @@ def read_pairs(
         used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
-        named = kept_columns(path, table.select([column.name for column in used.ids]), range(table.num_rows), ".csv")
+        named = tables.kept_columns(path, table.select([column.name for column in used.ids]), range(table.num_rows), ".csv")
         seen = (*used.context, *used.target, *used.left_out, *used.ids)
         asked = doubts(table, (one for one in seen if one.name not in (*drop, *more)), grouped=groups is not None)
         dates = kinds.get("dates", ())
@@ -484,7 +484,7 @@ def read_for_model(
         table = read_table(path, sheet, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name, unknown)
         own = table if keep else table.select([name for name in ids if name in table.column_names])
-        kept = kept_columns(path, own, range(table.num_rows), keep or ".csv")
+        kept = tables.kept_columns(path, own, range(table.num_rows), keep or ".csv")
         return replace(found, notes=(*notes_of(table), *found.notes), ids={name or "row": cells for name, cells in kept.items()})
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
