@@ -261,7 +261,7 @@ def test_kinds_of_columns(tmp_path):
 def test_names_of_rows_are_no_context(tmp_path):
     for name in ("", "Unnamed: 0", "rownames", "id", "patient_id"):
         pairs = read_pairs(saved(tmp_path / "a.csv", f"{name},x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n"), ["y"])
-        assert pairs.columns == (["x"], ["y"]) and pairs.ids[name or "row"].tolist() == ["1", "2", "3"]
+        assert pairs.columns == (["x"], ["y"]) and pairs.ids[name].tolist() == ["1", "2", "3"]
     file = saved(tmp_path / "a.csv", "t,x,y\n1,2,3.5\n2,5,6.5\n3,1,2\n")
     refused(read_pairs, file, ["y"], match="counts the rows")
     assert read_pairs(file, ["y"], ids=["t"]).columns == (["x"], ["y"])

@@ -14,6 +14,7 @@ from vergence import mixtures
 from vergence.mixtures import selection
 from vergence.mixtures.core import FarValue
 from vergence.mixtures.selection import LINE, NO_CONTEXT, _crps, choose, folds, importance, remarks
+from vergence.utils.limits import check_time
 
 
 def line(n=200, seed=0, noise=0.5):
@@ -162,12 +163,6 @@ def test_subjects_are_new_in_the_test_part_and_a_memory_of_them_does_not_help():
     assert choose(x, t).name not in (NO_CONTEXT, LINE)
 
 
-def test_the_future_comes_after_the_past():
-    when = np.random.default_rng(5).permutation(90)
-    for train, test in folds(np.zeros((90, 1)), when * 1.0, order=when):
-        assert when[train].max() < when[test].min()
-
-
 def test_later_rows_of_the_same_subjects():
     """Each subject's rows are cut in time, for any times of the others."""
     subject, when = np.repeat([0, 1], 40), np.r_[np.arange(40), 100 + np.arange(40)][::-1]
@@ -221,6 +216,28 @@ def test_the_time_is_kept():
     found = choose(x, t, seconds=1.0)
     assert time.process_time() - began < 8
     assert "there was no time for" in found.notes[0]
+
+
+@pytest.mark.parametrize(("seconds", "best", "folds"), [(90, "slow", 3), (40, "slow", 1), (20, "fast", 3)])
+def test_with_little_time_fewer_folds_decide_and_the_second_best_is_not_lost(seconds, best, folds, monkeypatch):
+    """By the clock of this test a fold of the best model takes 14 s."""
+    clock, measure = [0.0], selection._Trial._measure
+
+    def slowly(trial, *given):
+        clock[0] += 14.0 * (trial.name == "slow")
+        check_time()
+        measure(trial, *given)
+
+    monkeypatch.setattr(selection.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(selection._Trial, "_measure", slowly)
+    models = {NO_CONTEXT: mixtures.get("gaussian")(), LINE: mixtures.get("line")()}
+    models |= {name: mixtures.get("mixture")(n_components=k, random_state=0) for name, k in (("slow", 8), ("fast", 2))}
+    monkeypatch.setattr(selection, "_candidates", lambda *_: models)
+    x = np.random.default_rng(0).uniform(-3, 3, size=(600, 1))
+    found = choose(x, 5 * np.sin(2 * x[:, 0]) + 0.1 * x[:, 0], seconds=seconds)
+    assert found.name == best and len(found.model.held_out_pit_) == 200 * folds
+    assert ("of those that had time" in found.sentence) == (best == "fast")
+    assert any("there was time for 1 of 3 folds" in note for note in found.notes) == (folds == 1)
 
 
 def test_nearly_equal_rows_are_on_one_side():

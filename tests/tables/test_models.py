@@ -91,9 +91,8 @@ def test_answers_have_the_names_of_the_targets(tmp_path):
     assert heads["p"] == ["yield_low", *four[0], *four[1]]
     assert heads["s"] == ["yield_low", "vergence_row", "sample", "yield", "row"]
     assert heads["c"] == ["yield_low", "log_density", "yield_pit", "row_pit", "surprise", "p_value", "q_value", "flag"]
-    taken = Pairs(x, pairs.target, pairs.columns, {"flag": own})
-    with pytest.raises(ValueError, match="found flag; rename it"):
-        density.score_pairs(model, taken, tmp_path / "f.csv")
+    density.score_pairs(model, Pairs(x, pairs.target, pairs.columns, {"flag": own}), tmp_path / "f.csv")
+    assert {row["flag"] for row in table(tmp_path / "f.csv")} == {"0"}, "those of the input are left out"
 
 
 def test_weights_of_rows_reach_the_model(tmp_path):
@@ -173,8 +172,11 @@ def test_tables_by_the_names_of_their_columns(folder):
     (folder / "swapped.csv").write_text("\n".join(swapped) + "\n")  # contexts too, and one column more
     for source in ("pairs.csv", "rotated.csv", "swapped.csv"):
         out = folder / f"{source}.out.csv"
-        assert call("density", "score", folder / "g.safetensors", folder / source, "--out", out).returncode == 0
-    written = [(folder / f"{name}.csv.out.csv").read_text() for name in ("pairs", "rotated", "swapped")]
+        found = call("density", "score", folder / "g.safetensors", folder / source, "--out", out)
+        assert found.returncode == 0 and found.stdout.endswith(f"next: open {out}\n")
+        given, scored = (path.read_text().splitlines() for path in (folder / source, out))
+        assert all(b.startswith(f"{a},") for a, b in zip(given, scored, strict=True)), "columns of the table stay as they are"
+    written = [[row["surprise"] for row in table(folder / f"{name}.csv.out.csv")] for name in ("pairs", "rotated", "swapped")]
     assert written[0] == written[1] == written[2]
 
 
@@ -288,7 +290,7 @@ def test_auto_chooses_prints_one_table_and_one_sentence_and_is_read_again(tmp_pa
     assert (tmp_path / "predictions-table.csv").is_file()
     assert call(*fit, "--ordered", "day", "--seconds", "1", "--out", "n.safetensors").returncode == 0
     refused(*fit, "--set", "steps=3", words="--set with --model NAME")
-    refused(*fit, "--groups", "nobody", words="the column nobody")
+    refused(*fit, "--groups", "nobody", words="table.csv has no column 'nobody'; it has subject, day, dose, effect")
     refused(*fit, "--model", "mdn", "--groups", "subject", words="groups or order with the model auto")
 
 

@@ -31,7 +31,7 @@ __all__ = ["main"]
 
 ABOUT = "Find unusual images, duplicates and mismatched pairs, at an error rate you choose. --version prints the version."
 LONGEST = 200  # characters of a word in a message
-PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "–": "-", "’": "'"}  # in ASCII
+PLAIN = {"•": "*", "─": "-", "│": "|", "×": "x", "±": "+-", "–": "-", "’": "'"}  # in ASCII
 
 RUN: dict[type, Callable[[Any], None]] = {
     check.Check: check.check,

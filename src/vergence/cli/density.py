@@ -104,7 +104,7 @@ class DensitySample(_Use):
 
 @dataclass(kw_only=True)
 class DensityScore(_Use):
-    """Write how anomalous each target is given its context, and flag rows at a stated error rate.
+    """Write how anomalous each target is given its context, next to the columns of the table; flag rows at a stated error rate.
 
     The p-values are ranks among rows that were held out of the fit. Rows of the fit itself are excluded.
     """
@@ -129,8 +129,8 @@ VERBS = {
 WRITTEN = {DensityPredict: "predictions", DensitySample: "samples", DensityScore: "scores"}  # names of files
 NAMED = 4  # targets of a sentence
 TITLE = "Held-out log-density (nats per row; larger is better)"
-SHOWN = {"log_density": "nats", "error": "+-", "r2": "R2", "coverage": "in 90 %", "seconds": "seconds", "left": "left out"}
-NEXT = {DensityPredict: "sample", DensitySample: "predict", DensityScore: "predict"}  # what else can be asked
+SHOWN = {"log_density": "nats", "error": "±", "r2": "R2", "coverage": "in 90 %", "seconds": "seconds", "left": "left out"}
+NEXT = {DensityPredict: "sample", DensitySample: "predict"}  # what else can be asked
 
 
 @dataclass(kw_only=True)
@@ -160,7 +160,8 @@ def run(command: Density) -> None:
     out = verb.out or Path(f"{WRITTEN[type(verb)]}-{options.stem(verb.source)}.csv")
     sentences, rows = _write(verb, out)
     print(*sentences, f"wrote {counted(rows, 'row')} to {out}", sep="\n")
-    print(f"next: vergence density {NEXT[type(verb)]} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}")
+    also = f"vergence density {NEXT.get(type(verb))} {shlex.quote(str(verb.model))} {shlex.quote(str(verb.source))}"
+    print(f"next: {also if type(verb) in NEXT else f'open {out}'}")
 
 
 def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
@@ -183,6 +184,7 @@ def _pairs(command: _OfPairs) -> "tuple[Pairs, dict[str, Any]]":
 
 def _importance(command: DensityImportance) -> None:
     from vergence import mixtures
+    from vergence.tables.models import named_model
     from vergence.utils.parts import write_table
 
     pairs, also = _pairs(command)
@@ -190,11 +192,11 @@ def _importance(command: DensityImportance) -> None:
         found = mixtures.choose(pairs.context, pairs.target, random_state=command.seed, **also)
         model, name = found.model, found.name
     else:
-        model, name = mixtures.get(command.model)(random_state=command.seed), command.model
+        model, name = named_model(*_named(command.model, {"random_state": command.seed})), command.model
     result = mixtures.importance(model, pairs.context, pairs.target, names=pairs.columns[0], **also)
     rows = [list(row) for row in zip(*result.columns.values(), strict=True)]
-    print(f"{rows[0][0]} matters most: without it {name} loses {rows[0][1]:.2f} +- {rows[0][2]:.2f} nats per row.")
-    table("Loss on held-out rows without each column (nats per row)", ["column", "nats", "+-"], rows)
+    print(f"{rows[0][0]} matters most: without it {name} loses {rows[0][1]:.2f} ± {rows[0][2]:.2f} nats per row.")
+    table("Loss on held-out rows without each column (nats per row)", ["column", "nats", "±"], rows)
     write_table(command.out, {key: list(values) for key, values in result.columns.items()})
     target = f" --target {shlex.quote(','.join(command.target))}" if command.target else ""
     print(f"wrote {command.out}\nnext: vergence density fit {shlex.quote(str(command.pairs))}{target} --context COLUMNS")
@@ -207,7 +209,8 @@ def _fit(command: DensityFit) -> None:
     pairs, also = _pairs(command)
     verb = "replaced" if command.out.exists() else "wrote"
     also |= {name: getattr(command, name) for name in ("seconds", "report", "holdout", "seed")}
-    result = density.fit_density(pairs, command.model, command.out, settings=settings, **also)
+    model, settings = _named(command.model, settings)
+    result = density.fit_density(pairs, model, command.out, settings=settings, **also)
     rows, found = counted(result.train, "row"), result.selection
     fitted = f"Fitted{'' if found else f' {command.model}'} to {rows} in {result.seconds:.1f} s."
     if found is not None:
@@ -233,6 +236,12 @@ def _fit(command: DensityFit) -> None:
     print(f"{verb} {command.out}\nnext: vergence density predict {shlex.quote(str(command.out))} CONTEXTS")
 
 
+def _named(model: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns a model's name and settings, also of one that is called as in the table: mixture of 3."""
+    of = re.fullmatch(r"mixture[ _]of[ _](\d+)", model)
+    return (model, settings) if of is None else ("mixture", {"n_components": int(of[1]), **settings})
+
+
 def _cells(name: str, values: Sequence[Any]) -> list[Any]:
     """Returns a column of the table, with the shares inside intervals in percent."""
     share = SHOWN.get(name, name).startswith("in ")
@@ -248,7 +257,7 @@ def _comparison(ahead: dict[str, tuple[float, float]]) -> str:
     best = min(ahead, key=lambda name: ahead[name][0])
     lead, error = ahead[best]
     how = "better" if lead >= 0 else "worse"
-    return f"The model is {abs(lead):.2f} +- {error:.2f} nats per row {how} than the baseline {best}."
+    return f"The model is {abs(lead):.2f} ± {error:.2f} nats per row {how} than the baseline {best}."
 
 
 def _scenario(command: DensityPredict) -> None:
@@ -302,7 +311,8 @@ def _write(command: DensityPredict | DensitySample | DensityScore, out: Path) ->
     columns: tuple[list[str], list[str]] = getattr(model, "columns_", ([], []))
     assert command.source is not None
     paired = isinstance(command, DensityScore)
-    how: dict[str, Any] = {"paired": paired, "unknown": command.unknown, "sheet": command.sheet}
+    keep = (".csv" if out.suffix == ".csv" else ".parquet") if paired else ""  # columns as texts, or as numbers
+    how: dict[str, Any] = {"paired": paired, "unknown": command.unknown, "sheet": command.sheet, "keep": keep}
     pairs = read_for_model(command.source, columns, getattr(model, "ids_", []), **how)
     for text in pairs.notes:
         note(text)
@@ -326,5 +336,5 @@ def _scored(found: "Decisions") -> list[str]:
         return found.sentences
     if found.shift is None:
         return ["No p-values: the model has no held-out rows. Fit it without --holdout 0."]
-    like = [f"The rows are like those of the fit overall (p = {found.shift:.2g})."] if found.shift > SHIFTED else []
+    like = [f"Overall, the rows are like the training rows (p = {found.shift:.2g})."] if found.shift > SHIFTED else []
     return [*found.sentences, *like]

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data import tables
 from vergence.data.config import Form
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.table_files import TABLES, as_written, is_table_file, lines_of, notes_of, read_table
+from vergence.data.table_files import TABLES, is_table_file, lines_of, notes_of, read_table
 from vergence.data.tables import Column, Roles, column_kinds, different_texts, held, read_features, roles, vectors
 from vergence.utils.checks import counted, expect, refuse, require_choice, shortened
 from vergence.utils.devices import total_memory
@@ -341,7 +342,7 @@ class Pairs:
     context: Array  # (N, C)
     target: Array  # (N, T), or (N,)
     columns: tuple[list[str], list[str]]  # names of the C context features and of the T target columns; context_0, ... of arrays
-    ids: dict[str, Array] = field(default_factory=dict)  # columns that name the rows, (N,) texts each
+    ids: dict[str, Array] = field(default_factory=dict)  # columns that name the rows, or all that are written again, (N,) each
     roles: Roles | None = None  # what the columns of a table were taken for
     rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # line of the file of each row, (N,)
     groups: Array | None = None  # (N,), of whole numbers
@@ -357,7 +358,7 @@ class Pairs:
 
 def one_per_row(table: Any, name: str, file: str, dates: Sequence[str] = (), codes: bool = False) -> Array:
     """Returns numbers or times (days since 1970-01-01) of a column (N,); with ``codes``, other texts numbered by their values."""
-    require_choice(f"the column {name} of {file}", name, table.column_names)
+    tables.require_column(name, table.column_names, file)
     alone = table.select([name])
     column = column_kinds(alone, dates=dates)[name]
     if column.kind in ("number", "boolean", "date") or (column.kind == "identifier" and not column.found):
@@ -413,7 +414,7 @@ def read_pairs(
         used = roles(table, target=target, context=context, drop=[*drop, *more], ids=ids, name=name, **kinds)
         features = [feature for column in used.context for feature in column.features]
         pairs = _of_columns(table, features, [column.features[0] for column in used.target], name)
-        named = _ids(path, table, [column.name for column in used.ids])
+        named = tables.kept_columns(path, table.select([column.name for column in used.ids]), range(table.num_rows), ".csv")
         seen = (*used.context, *used.target, *used.left_out, *used.ids)
         asked = doubts(table, (one for one in seen if one.name not in (*drop, *more)), grouped=groups is not None)
         dates = kinds.get("dates", ())
@@ -463,12 +464,6 @@ def _of_columns(table: Any, features: Sequence[str], target: Sequence[str], name
     return Pairs(c, t[:, 0] if len(target) == 1 else t, (list(features), list(target)), rows=rows, notes=tuple(notes))
 
 
-def _ids(path: Path, table: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Returns columns that name the rows as they stand in the file, which is read again for them."""
-    texts = as_written(path, table) if names else table
-    return {name or "row": np.asarray([str(value) for value in texts[name].to_pylist()], dtype=np.str_) for name in names}
-
-
 def read_for_model(
     path: Path,
     columns: tuple[Sequence[str], Sequence[str]],
@@ -477,18 +472,20 @@ def read_for_model(
     paired: bool,
     unknown: str = "gap",
     sheet: str | None = None,
+    keep: str = "",
 ) -> Pairs:
     """Reads what a fitted model needs from a table, or a ``.npz`` or ``.npy`` file with as many columns.
 
-    Contexts are read by the names of their features, with ``paired`` targets too; and the ids that the table has. Categories that
-    the fit did not see are gaps, or refused: ``unknown`` of `vergence.data.tables.read_features`.
+    Contexts are read by the names of their features, with ``paired`` targets too; and the ids of the table, or all columns to
+    ``keep`` in a file with this ending. ``unknown`` categories are as of `vergence.data.tables.read_features`.
     """
     context, target = columns
     if is_table_file(path):
         table = read_table(path, sheet, empty=True)
         found = _of_columns(table, context, target if paired else [], path.name, unknown)
-        named = _ids(path, table, [name for name in ids if name in table.column_names])
-        return replace(found, notes=(*notes_of(table), *found.notes), ids=named)
+        own = table if keep else table.select([name for name in ids if name in table.column_names])
+        kept = tables.kept_columns(path, own, range(table.num_rows), keep or ".csv")
+        return replace(found, notes=(*notes_of(table), *found.notes), ids={name or "row": cells for name, cells in kept.items()})
     arrays = _numbers(path, PAIR_KEYS if paired else PAIR_KEYS[:1], empty=True)
     c, t = _as_columns(arrays["context"]), arrays.get("target", np.empty((0, len(target))))
     expect(c.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {c.shape}", "reshape them")

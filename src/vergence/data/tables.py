@@ -20,14 +20,15 @@ Shapes: N rows, D features.
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vergence.data.dates import PARTS, cycles_of, day_of, formats_of, wave_of
-from vergence.data.table_files import POINT, lines_of, listed
+from vergence.data.table_files import GAPS, POINT, as_written, lines_of, listed
 from vergence.utils.checks import counted, did_you_mean, expect, refuse, require_choice
 from vergence.utils.dtypes import Array
 
@@ -41,6 +42,7 @@ HOLDS = {  # how the Arrow types are written that hold something
     **{"text": "(large_)?string(_view)?", "list": "(large_|fixed_size_)?list<.*", "category": "dictionary<.*"},
 }
 NUMBERS = ("boolean", "integer", "real")
+PLAIN = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{0,16}[1-9]|\.0)?([eE][-+]?\d+)?")  # numbers that come back as the same text
 NAMES_ROWS = re.compile(
     r"|unnamed: ?\d+|\.{3}1|#|index|row[_ ]?(name|id|nr|number)?s?|(.*[_ .])?id|__index_level_\d+__", re.IGNORECASE
 )
@@ -95,6 +97,12 @@ class Roles:
     def __str__(self) -> str:
         named = {"context": self.context, "target": self.target, "names of rows": self.ids, "left out": self.left_out}
         return "; ".join(f"{role}: {listed(columns, SHOWN)}" for role, columns in named.items() if columns)
+
+
+def require_column(name: str, there: Iterable[str], file: str) -> None:
+    """Raises a ValueError unless a table has a column."""
+    if name not in (there := list(there)):
+        raise ValueError(f"{file} has no column {name!r}; {did_you_mean(name, there) or f'it has {listed(there, SHOWN)}'}")
 
 
 def as_table(source: Any) -> Any:
@@ -274,7 +282,7 @@ def _resolved(given: Sequence[str], there: Mapping[str, Any], name: str) -> list
                 expect(a <= b, f"a range of columns of {name}", part, f"write {last}:{first}")
                 found += order[a : b + 1]
             else:
-                require_choice(f"the column {part} of {name}", part, there)
+                require_column(part, there, name)
     return list(dict.fromkeys(found))
 
 
@@ -457,6 +465,24 @@ def typed(values: Any) -> Array:
     if types.is_floating(values.type) or (types.is_integer(values.type) and not values.null_count):
         return numbers_of(values)
     return np.asarray(["" if value is None else str(value) for value in values.to_pylist()], dtype=np.str_)
+
+
+def kept_columns(path: Path, table: Any, rows: Any, ending: str) -> dict[str, Array]:
+    """Returns columns of a file for one with an ending: as they stand in its text, or as numbers where nothing is lost."""
+    written = as_written(path, table) if table.column_names else table
+    written = written.take(rows) if written.num_rows > len(rows) else written
+
+    def kept(name: str) -> Array:
+        values = typed(table[name])
+        texts = None if written is table else ["" if cell is None else str(cell) for cell in written[name].to_pylist()]
+        if texts is None and ending in ("", ".jsonl"):
+            return np.fromiter(table[name].to_pylist(), dtype=object, count=len(values))
+        numbers = values.dtype.kind != "U"
+        if texts is None or (numbers and ending != ".csv" and all(text in GAPS or PLAIN.fullmatch(text) for text in texts)):
+            return values.astype(object) if ending == ".csv" and values.dtype.kind == "f" else values
+        return np.asarray(texts, dtype=object if numbers and ending == ".csv" else np.str_)
+
+    return {name: kept(name) for name in table.column_names}
 
 
 def numbers_of(values: Any) -> Array:

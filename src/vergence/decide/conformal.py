@@ -189,25 +189,23 @@ class Reportable:
     n_items: int
     fdr: float
     fewest: int
-    of: str = "calibration items"
 
     def __str__(self) -> str:
         """Returns what the numbers allow in one sentence."""
-        given, rate = f"{self.n_calibration:,} {self.of}", f"of {self.n_items:,} items at a rate of {in_percent(self.fdr)}"
+        have, rate = f"{self.n_calibration:,} calibration items", f"of {self.n_items:,} items at a rate of {in_percent(self.fdr)}"
         if self.fewest == 1:
-            return f"{given} are enough to flag one {rate}."
+            return f"{have} are enough to flag one {rate}."
         flagged = f"to flag one {rate}" if self.fewest > self.n_items else f"to flag fewer than {self.fewest:,} {rate}"
-        return f"{given} are too few {flagged}. To flag one, {needed_calibration(self.n_items, 1, self.fdr):,} are needed."
+        return f"{have} are too few {flagged}. To flag one, {needed_calibration(self.n_items, 1, self.fdr):,} are needed."
 
 
-def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "calibration items") -> Reportable:
+def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:
     """Returns what numbers of items allow: how many anomalies there must be for any to be flagged.
 
     Args:
         n_calibration: Number of calibration items.
         n_items: Number of new items.
         fdr: False-discovery rate, in (0, 1).
-        of: What calibration items are called in the sentence.
 
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
@@ -216,7 +214,7 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1, of: str = "ca
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)
     fewest = math.ceil(n_items / (fdr * (n_calibration + 1)) * (1 - ROUNDING))
-    return Reportable(n_calibration, n_items, fdr, max(1, fewest), of)
+    return Reportable(n_calibration, n_items, fdr, max(1, fewest))
 
 
 def to_label(calibration: Values, budget: int) -> Any:

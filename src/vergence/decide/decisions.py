@@ -155,7 +155,7 @@ class Decisions(Tabular):
             return f"{how} Either many {self.noun}s are anomalous, or they come from another source; then the rate does not hold."
         missed = "" if self.change == CHANGES[2] else ", and anomalies may be missed"
         holds = f"the rate {'does' if self.changed else 'may'} not hold{missed}"
-        return f"{how} The {self.noun}s seem to come from another source: {holds}."
+        return f"{how} The {self.noun}s seem to come from another source or to be of another kind: {holds}."
 
     def _flagged(self) -> Iterator[str]:
         """Yields what was flagged, and what that means, unless the scores have changed or it is a single item."""
@@ -425,16 +425,18 @@ def _within(cal: np.ndarray, new: np.ndarray, groups: tuple[Any, Any], fdr: floa
         p[of] = conformal.ranked(own, new[of])
         drift += (len(own) + 1) / 2 * float((conformal.ranked(-own, -new[of]) - p[of]).sum())
         variance += len(own) * of.sum() * (len(own) + of.sum() + 1) / 12
-        needs.append((conformal.reportable(len(own), len(new), fdr, f"calibration items of group {group}"), int(of.sum())))
+        needs.append((conformal.reportable(len(own), len(new), fdr).fewest, -len(own), group))
     found = decided(p, fdr, len(cal))
     if not needs:
         return found
     shift = math.erfc(abs(drift) / math.sqrt(2 * variance))
     change, up_to = CHANGES[int(drift < 0)], np.arange(len(p) + 1) / len(p)
     excess = float((up_to[1:] - np.sort(p) if change == CHANGES[0] else np.sort(p) - up_to[:-1]).max())
-    able = sum(need.fewest <= m for need, m in needs)
-    most = max((need for need, _ in needs), key=lambda need: need.fewest)
-    why = f"If all anomalies were in one group, {able:,} of {counted(len(needs), 'group')} could have flags. {most}"
+    (fewest, most, _), (alone, least, group) = min(needs), max(needs)  # of the largest and of the smallest group
+    more = f", or {alone:,} if all are in group {group}" if alone > fewest else ""
+    sizes = f"{-least:,} to {-most:,}" if more else f"{-most:,}"
+    able = f"a flag needs at least {counted(fewest, 'anomalous item')}{more}; there are {len(new):,} in all."
+    why = f"Each group has {sizes} calibration items. At a rate of {in_percent(fdr)}, {able}"
     return replace(found, why_none=why, shift=shift, excess=excess, change=change)
 
 

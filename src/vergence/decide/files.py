@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.table_files import GAPS, STREAM, as_written, is_table_file, listed, notes_of, read_table
-from vergence.data.tables import column_kinds, numbers_of, rows_where, typed
+from vergence.data.table_files import STREAM, is_table_file, listed, notes_of, read_table
+from vergence.data.tables import column_kinds, kept_columns, numbers_of, require_column, rows_where, typed
 from vergence.decide.decisions import Decisions, calibrate
 from vergence.decide.inputs import array_of
 from vergence.decide.page import write_decisions
 from vergence.report.rendering import require_page
 from vergence.utils import terminal
-from vergence.utils.checks import expect, refuse, require_choice
+from vergence.utils.checks import expect, refuse
 from vergence.utils.files import append_lines, require_apart, require_parent, sha256
 from vergence.utils.parts import apart, json_lines, require_table, write_table
 
@@ -27,7 +26,6 @@ __all__ = ["calibrate_files"]
 SCORE, MOST = "score", 8  # name of the column of scores; columns that a message lists
 NO_SCORE = "no score: the cell is empty or NaN"
 DIGEST = "calibration_sha256"  # of each line of a log
-PLAIN = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{0,16}[1-9]|\.0)?([eE][-+]?\d+)?")  # numbers that come back as the same text
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def calibrate_files(
     sides = None if groups is None else (typed(a.table[groups]), typed(b.table[groups])[there])
     found = calibrate(a.values, b.values[there], groups=sides, larger_is_anomalous=not lower_is_anomalous, **rates)
     found = replace(found, missing=int((~there).sum()))
-    written = {**_kept(new, b, out.suffix), **_added(found, there, b.table.column_names)}
+    written = {**kept_columns(new, b.table, b.rows, out.suffix), **_added(found, there, b.table.column_names)}
     if out == STREAM:
         print(*json_lines(written), sep="", end="")
     else:
@@ -132,7 +130,7 @@ def _read(path: Path, column: str | None, groups: str | None, *, empty: bool = F
         table = pa.table({name: pa.nulls(0) for name in filter(None, (column or SCORE, groups))})
     kinds = column_kinds(table)
     for wanted in filter(None, (None if arrays else column, groups)):
-        require_choice(f"the column {wanted} of {path.name}", wanted, table.column_names)
+        require_column(wanted, table.column_names, path.name)
     name = table.column_names[0] if arrays else column or _score_column(kinds, path.name, empty and not table.num_rows)
     kind = kinds[name].kind
     numbers = kind in ("number", "boolean") or (kind == "identifier" and not kinds[name].found) or (kind == "empty" and empty)
@@ -167,26 +165,6 @@ def _score_column(kinds: Any, file: str, any_kind: bool) -> str:
     given = listed(list(kinds), MOST)
     expect(len(numbers) == 1 or any_kind, f"a column {SCORE} in {file}", given, "name the scores with `column`")
     return str(numbers[0])
-
-
-def _kept(path: Path, scores: _Scores, ending: str) -> dict[str, np.ndarray]:
-    """Returns a file's columns for one with an ending: as they stand in its text, or as numbers where nothing is lost."""
-    table = scores.table
-    written = as_written(path, table)
-    if written.num_rows > len(scores.rows):
-        written = written.take(scores.rows)
-
-    def kept(name: str) -> np.ndarray:
-        values, cells = typed(table[name]), [] if written is table else written[name].to_pylist()
-        texts = None if written is table else ["" if cell is None else str(cell) for cell in cells]
-        if texts is None and ending in ("", ".jsonl"):
-            return np.fromiter(table[name].to_pylist(), dtype=object, count=len(values))
-        numbers = values.dtype.kind != "U"
-        if texts is None or (numbers and ending != ".csv" and all(text in GAPS or PLAIN.fullmatch(text) for text in texts)):
-            return values.astype(object) if ending == ".csv" and values.dtype.kind == "f" else values
-        return np.asarray(texts, dtype=object if numbers and ending == ".csv" else np.str_)
-
-    return {name: kept(name) for name in table.column_names}
 
 
 def _added(found: Decisions, there: np.ndarray, own: list[str]) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ FOLDS = 3
 LEAST_ROWS = 10
 BEHIND = 3.0  # standard errors that a model is behind the best after a fold when it is dropped
 BROAD = 0.01  # share of the broad density
-RACE = 0.7  # share of the time for the comparison
+FIT_TO_ALL = 1.5  # time of the fit to all rows, in that of a fold
 ROWS_A_COMPONENT, MOST_KERNEL = 20, 3_000  # rows that a component needs; rows of a Gaussian process, at most
 MOST_RACED = 20_000  # rows that decide, at most
 WIDE = 60  # columns above which mixtures have covariances of low rank
@@ -70,7 +70,7 @@ class Selection(Table):
         columns: One row per model: ``model``; ``log_density`` in nats per row, larger is better; its standard ``error``;
             ``crps``, ``rmse`` and the ``width`` of 90 % intervals in the targets' units; ``r2``; ``coverage`` of these intervals;
             ``pit``, the largest distance of the probability integral transforms from uniform ones; ``seconds``; ``left``, why a
-            model has no scores: ``behind`` after a fold, or ``time``.
+            model was left out: ``behind`` after a fold, or no ``time``. The command line calls them nats, ±, R2 and left out.
         name: Name of the chosen model.
         model: The model, fitted to all rows; that of `NO_CONTEXT` ignores the context.
         sentence: Which model was chosen, and why.
@@ -152,7 +152,7 @@ def choose(
         groups: (N,) subjects: the choice is for rows of new ones.
         order: (N,) numbers, such as times: the choice is for later rows; with groups for later rows of these.
         sample_weight: (N,) >= 0: weights of the rows in the fits and in the means by which models are compared.
-        seconds: Time that the choice may take; None for as long as all take. The first two models are always tried.
+        seconds: Time for the choice; None for no limit. The first two models are always tried; with less time fewer folds decide.
         also: Other conditional models by name, such as `vergence.mixtures.GaussianRegressor`, the simplest first.
         rows: (N,) what notes call the rows; by default their places from 1.
         random_state: Seed of the folds and of the models.
@@ -175,17 +175,19 @@ def choose(
     expect(len(c) >= LEAST_ROWS, f"at least {LEAST_ROWS} rows with a target", len(c), "name one, like 'line'")
     data = _sampled(c, t, w, groups, order, random_state)
     data.require_values(reader._names())
-    until = math.inf if seconds is None else began + RACE * seconds
+    until = math.inf if seconds is None else began + seconds
     candidates = {**_candidates(data.c, data.t, random_state, data.inside(data.groups) is not None), **(also or {})}
     tried = {name: _Trial(name, estimator, name not in (also or {})) for name, estimator in candidates.items()}
-    _race(tried, data, until)
-    name = _simplest(tried)
-    if name == NO_CONTEXT and any(trial.left == "behind" for trial in tried.values()):  # those are tried on all rows, too
-        _race({one: trial for one, trial in tried.items() if trial.left != "time"}, data, until, drop=False)
+    n_folds, data = len(data.parts), _race(tried, data, until)
+    name, lost = _simplest(tried), any(trial.left == "refused" and trial.folds for trial in tried.values())
+    if name == NO_CONTEXT or lost:  # those that were behind are tried on all rows, too
+        _race({one: x for one, x in tried.items() if x.left in ("", "behind")}, data, until, drop=False)
         name = _simplest(tried)
     notes = [*remarks(c, t, reader._names(), named), *_notes(tried, name, data, groups is None and order is None)]
     if len(data.c) < len(c):
         notes.append(f"{len(data.c):,} of {len(c):,} rows decided which model is chosen; it is fitted to all")
+    if len(data.parts) < n_folds:
+        notes.append(f"there was time for {len(data.parts)} of {n_folds} folds: give more seconds for a surer choice")
     if took_all_steps(tried[name].last):
         notes.append(f"{name} took all of its steps; five times as many may be better")
     model = fitted(name, candidates[name], c, t, data.inside(groups), w)
@@ -305,13 +307,13 @@ class _Trial:
         self.left, self.why = "", ""  # why it has no scores
 
     def add(self, data: _Data, until: float) -> bool:
-        """Measures the next fold unless the time would not suffice; returns whether it did."""
+        """Measures the next fold unless the time would not suffice for it and the fit to all rows; returns whether it did."""
         began = time.perf_counter()
-        expected = self.seconds / max(1, self.folds) * (len(data.parts) - self.folds)
+        most = math.inf if self.name in ALWAYS else (until - began) / (1 + FIT_TO_ALL)
         try:
-            if self.name not in ALWAYS and began + expected > until:
+            if self.seconds / max(1, self.folds) > most:
                 raise OutOfTime
-            with time_limit(math.inf if self.name in ALWAYS else until), silenced(Warning):  # test rows may be far away
+            with time_limit(began + most), silenced(Warning):  # test rows may be far away
                 self._measure(data, *data.parts[self.folds])
         except (OutOfTime, ValueError) as error:
             self.left, self.why = ("time", "") if isinstance(error, OutOfTime) else ("refused", str(error))
@@ -347,8 +349,8 @@ class _Trial:
             self.measured.setdefault(key, []).append(values)
 
     def whole_rows(self, key: str) -> Floats:
-        """Returns what was measured of all test rows."""
-        return np.concatenate(self.measured[key])
+        """Returns what was measured of all test rows, of the folds that count."""
+        return np.concatenate(self.measured[key][: self.folds])
 
     def mean(self, key: str) -> float:
         """Returns the weighted mean of what was measured, of values that are not NaN."""
@@ -383,20 +385,28 @@ def _crps(samples: Floats, right: Floats) -> Floats:
     return np.asarray(np.nanmean(np.abs(samples - right[:, None]).mean(1) - spread, 1))
 
 
-def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool = True) -> None:
-    """Tries all models on all folds; those that are clearly behind after one have no further ones, except `ALWAYS`."""
-    racing = dict(tried)
+def _race(tried: Mapping[str, _Trial], data: _Data, until: float, *, drop: bool = True) -> _Data:
+    """Tries all models on all folds; those that are clearly behind after one have no further ones, except `ALWAYS`.
+
+    Returns the data with the folds that decide: where the best model has no time for one, those before it.
+    """
+    racing, best = dict(tried), ""
     with bar("models", len(racing) * len(data.parts), late=True) as advance:
         for k in range(len(data.parts)):
-            for name, trial in tried.items():
-                if name in racing and trial.folds <= k and not trial.add(data, until):
+            for name, trial in list(racing.items()):
+                if trial.folds <= k and not trial.add(data, until):
                     racing.pop(name)
+                    if name == best and trial.left == "time":
+                        for one in tried.values():
+                            one.left, one.folds = one.left if one.folds < k or one.why else "", min(one.folds, k)
+                        return replace(data, parts=data.parts[:k])
                 advance(1)
-            ahead = [name for name, lag in _lags(racing).items() if name in ALWAYS or lag <= BEHIND] if drop else list(racing)
-            for trial in tried.values():
-                trial.left = trial.left or ("" if trial.name in ahead else "behind")
-                trial.left = "" if trial.folds == len(data.parts) else trial.left
-            racing = {name: tried[name] for name in ahead}
+            lags = _lags(racing) if drop else {}
+            best = min(lags, key=lags.__getitem__, default="")
+            racing = {name: trial for name, trial in racing.items() if name in ALWAYS or lags.get(name, 0.0) <= BEHIND}
+            for name, trial in tried.items():
+                trial.left = "" if trial.folds == len(data.parts) else trial.left or ("" if name in racing else "behind")
+    return data
 
 
 def took_all_steps(model: Any) -> bool:
@@ -465,23 +475,23 @@ def _columns(tried: Mapping[str, _Trial], data: _Data) -> dict[str, list[Any]]:
 
 def _sentence(name: str, tried: Mapping[str, _Trial]) -> str:
     """Returns which model was chosen and why, and how much better it is than a simpler one."""
-    late = sum(trial.left == "time" for trial in tried.values())
-    untried = f" {counted(late, 'model')} had no time." if late else ""
+    late = any(trial.left == "time" for trial in tried.values())
     if name == NO_CONTEXT:
-        return f"Chosen: {NO_CONTEXT}. No other model that was compared predicts clearly better.{untried}"
+        return f"Chosen: {NO_CONTEXT}. No other model that was compared predicts clearly better."
     lags = _lags({one: trial for one, trial in tried.items() if not trial.left})
     best = min(lags, key=lags.__getitem__)
-    tie = f"the simplest of those that the data cannot tell apart from the best, {best}"
+    tried_ones = "of those that had time" if late else "on held-out rows"
+    tie = f"the simplest of those that the data cannot tell apart from the best{' that had time' * late}, {best}"
     called = ", ".join([name, *(words for short, words in CALLED.items() if name in (short, short + LOG))])
-    chosen = f"Chosen: {called} ({'the best on held-out rows' if best == name else tie})."
+    chosen = f"Chosen: {called} ({f'the best {tried_ones}' if best == name else tie})."
     base, words = (NO_CONTEXT, "ignoring the context") if name == LINE or tried[LINE].left else (LINE, "a line")
     lead, error = mean_and_error(tried[name].whole_rows("log_p") - tried[base].whole_rows("log_p"), tried[name].whole_rows("w"))
-    by = f"{abs(lead):.2f} +- {error:.2f}" if abs(lead) < LARGE else f"more than {LARGE:,}"
+    by = f"{abs(lead):.2f} ± {error:.2f}" if abs(lead) < LARGE else f"more than {LARGE:,}"
     than = f" It is {by} nats per row {'better' if lead >= 0 else 'worse'} than {words}"
     if base == NO_CONTEXT and lead < 0:
-        return f"{chosen}{than}, but has a smaller CRPS: its distribution is too narrow.{untried}"
+        return f"{chosen}{than}, but has a smaller CRPS: its distribution is too narrow."
     explained = ", which is easier to explain" if base == LINE and lead < 2 * error else ""
-    return f"{chosen}{than}{explained}.{untried}"
+    return f"{chosen}{than}{explained}."
 
 
 def _notes(tried: Mapping[str, _Trial], name: str, data: _Data, free: bool) -> list[str]:
@@ -540,7 +550,6 @@ def importance(
     """
     reader, c, t = _read(context, target, 0)
     named = list(names) or reader._names()[0]
-    expect(c.shape[1] > 1, "at least 2 context columns", c.shape[1], "there is nothing to compare")
     whole = list(map(column_of, named))
     parts = folds(c, t, groups=groups, order=order)
 
@@ -553,7 +562,7 @@ def importance(
         return np.concatenate(trial)
 
     different = [one for one in dict.fromkeys(whole) if len(set(whole)) > 1]
-    expect(different, "at least 2 different context columns", whole[0], "there is nothing to compare")
+    expect(different, "at least 2 context columns", whole[0], "there is nothing to compare")
     with bar("columns", (len(different) + 1) * len(parts), late=True) as advance:
         best = log_densities(np.arange(c.shape[1]))
         lost = {one: best - log_densities(np.flatnonzero([other != one for other in whole])) for one in different}

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ DISCRETE = 20  # different values of a target up to which it may be a class or a
 
 
 def named_model(name: str, settings: dict[str, Any]) -> Any:
-    """Returns an unfitted model by its short or its file's name, with some settings."""
+    """Returns an unfitted model by its short or its class's name, with some settings."""
     kind = mixtures.get(name)
     names = list(inspect.signature(kind).parameters)
     for setting in settings:
@@ -120,11 +120,14 @@ def fit_density(
     weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)}
     if model == AUTO:
         expect(not set(settings) - {"device"}, "`settings` with `model=NAME`", "`model='auto'`", "name the model they are for")
-        found = _chosen(pairs, seed, groups=groups, order=order, seconds=seconds, **weights)
+        start, also = time.perf_counter(), {"groups": groups, "order": order, "seconds": seconds, **weights}
+        chosen = mixtures.choose(pairs.context, pairs.target, random_state=seed, **also)
+        took, n, name = time.perf_counter() - start, len(pairs.context), type(chosen.model).__name__
+        fitted = Fitted(name, n, 0, took, _few_values(pairs), {}, {}, chosen, chosen.notes)
+        estimator, test = chosen.model, np.empty(0, dtype=np.int64)
     else:
         expect(groups is None and order is None, "groups or order with the model auto", model, "give `model='auto'`")
-        found = _named(named_model(model, {"random_state": seed, **settings}), pairs, holdout, seed, **weights)
-    estimator, test, fitted = found
+        estimator, test, fitted = _named(named_model(model, {"random_state": seed, **settings}), pairs, holdout, seed, **weights)
     estimator.columns_, estimator.ids_ = list(pairs.columns), list(pairs.ids)
     digests = _digests(pairs.context[:KEPT], pairs.target[:KEPT])
     kept = np.unique(digests)
@@ -133,10 +136,10 @@ def fit_density(
     estimator.save(out)
     if report is not None:
         facts = {"Model": fitted.model, "Rows": f"{fitted.train:,}", "Seconds": f"{fitted.seconds:.1f}", "File": out.name}
-        chosen = fitted.selection
-        words = [*([] if chosen is None else [chosen.sentence]), *map(terminal.wording, fitted.notes)]
+        selection = fitted.selection
+        words = [*([] if selection is None else [selection.sentence]), *map(terminal.wording, fitted.notes)]
         with silenced():
-            write_fit(report, estimator, pairs, test, words=words, facts=facts, models=None if chosen is None else chosen.table())
+            write_fit(report, estimator, pairs, test, words=words, facts=facts, models=selection and selection.table())
     return fitted
 
 
@@ -160,15 +163,6 @@ def _named(estimator: Any, pairs: Pairs, holdout: float, seed: int, sample_weigh
         notes.append(f"the network took {estimator.steps_:,} of {estimator.steps:,} steps: {more}")
     name, few = type(estimator).__name__, _few_values(pairs)
     return estimator, test, Fitted(name, len(train), len(test), seconds, few, *compared, notes=tuple(notes))
-
-
-def _chosen(pairs: Pairs, seed: int, **also: Any) -> tuple[Any, np.ndarray, Fitted]:
-    """Chooses a model and fits it to all pairs; returns it, no rows, and how the models did."""
-    start = time.perf_counter()
-    found = mixtures.choose(pairs.context, pairs.target, random_state=seed, **also)
-    took, n, name = time.perf_counter() - start, len(pairs.context), type(found.model).__name__
-    fitted = Fitted(name, n, 0, took, _few_values(pairs), {}, {}, found, found.notes)
-    return found.model, np.empty(0, dtype=np.int64), fitted
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +260,9 @@ def scenario(model: Any, given: Mapping[str, str], level: float = 0.9, *, notes:
         notes.append(f"without a value, so taken for gaps: {listed(absent, SHOWN)}")
     inner = getattr(model, "model_", model)  # of a log scale
     usable = not gaps or inner.fits_gaps or hasattr(inner, "joint") or hasattr(inner, "fill_mean_")
-    expect(usable, f"a value of each context column for {type(model).__name__}", f"none of {listed(gaps, SHOWN)}", "name them")
+    if not usable:
+        needed = listed(list(dict.fromkeys(map(column_of, gaps))), SHOWN)
+        raise ValueError(f"this model needs all context columns; also give {needed}")
     return {name: float(value[0]) for name, value in answers(model, context, level).items()}
 
 
@@ -297,8 +293,8 @@ def sample(model: Any, pairs: Pairs, out: Path, *, n: int = 10, seed: int = 0) -
 def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Decisions:
     """Writes how anomalous each target is given its context, and which are flagged at a false-discovery rate.
 
-    Columns: ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more anomalous, see
-    `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
+    Columns: ``pairs.ids``, ``log_density`` (nats), ``TARGET_pit`` of each target, ``surprise`` (nats, larger is more anomalous,
+    see `Conditional.surprise`); and where the model has held-out rows ``p_value``, the share of these that are at least as
     surprising, ``q_value`` and ``flag``. Rows of the fit have no p-value, and do not count.
 
     Args:
@@ -308,8 +304,9 @@ def score_pairs(model: Any, pairs: Pairs, out: Path, *, fdr: float = 0.1) -> Dec
         fdr: Largest share of false alarms among the flags, on average over tables, in (0, 1).
     """
     _contexts(model, pairs)
-    own = next((name for name in ("p_value", *Counts.names) if name in pairs.ids), None)
-    expect(own is None, "other names for the columns that name the rows", own, "rename it")
+    if taken := [name for name in ("p_value", *Counts.names) if name in pairs.ids]:
+        terminal.note(f"the input already has {', '.join(taken)}: {out.name} has the new ones alone")
+        pairs = replace(pairs, ids={name: values for name, values in pairs.ids.items() if name not in taken})
     held_out, fitted = (getattr(model, name, np.empty(0)) for name in ("held_out_surprise_", "fitted_rows_"))
 
     def rows(c: np.ndarray, t: np.ndarray, start: int) -> dict[str, np.ndarray]:

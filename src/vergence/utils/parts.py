@@ -35,7 +35,8 @@ PART = re.compile(r"\d{6}\.npz")
 MAX_BYTES = 32 << 20  # of a part that is held in memory
 EVERY = 4096  # items of a part, rows of a block
 COLUMN = "column "  # before the name of a column, in a part
-FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
+# How a text begins that a spreadsheet may run, unless it is a negative number; quotes so that it can be read back
+FORMULA = re.compile(r"'*(?!-\d+(\.\d+)?([eE][-+]?\d+)?\Z)[=+\-@\t\r\n]")
 PATH = re.compile(rf"(\./)*{FORMULA.pattern}")
 Column = np.ndarray | Sequence[str]
 Arrays = dict[str, np.ndarray]
@@ -392,7 +393,7 @@ class Parts:
 
     def _write_part(self) -> None:
         columns = {name: np.concatenate([_as_array(part[name]) for part in self._waiting]) for name in self._waiting[0]}
-        arrays = {COLUMN + name: values for name, values in columns.items()}
+        arrays = {COLUMN + name: values.astype(np.str_) if values.dtype == object else values for name, values in columns.items()}
         arrays |= {"items": np.asarray(self._items), "skipped": np.asarray(self._skipped, dtype=np.str_).reshape(-1, 2)}
         file, rows = self.file(len(self._parts)), len(next(iter(columns.values())))
         with files.explained(self.out, self._advice()), files.replacing(file) as temporary, temporary.open("wb") as opened:
