@@ -259,6 +259,7 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> list[Measure]:
     """Returns a measure that tells what is wrong with each of M, of what each adds to the score, (M, q), as `measures_of`.
 
     The largest, but blur leaves the background as it is and bleed does not, and a shift takes the correlation that bleed adds.
+    Bleed correlates one channel with others; pairs that have no channel in common are correlated by an object.
     Before all come few cells, pixels at the maximum, and what most channels have: background of a darker site, else an object.
     A kind that most channels have is of no single channel.
     """
@@ -266,11 +267,12 @@ def most_telling(added: Floats, measures: Sequence[Measure]) -> list[Measure]:
     each = {name: added[:, kind == name].reshape(len(added), channels, -1) for name in KINDS}
     claims = {name: x.max(2) for name, x in each.items()}
     focus, light, bleed, shift = claims["focus"], claims["background"], added[:, kind == BLEED], added[:, kind == SHIFT]
-    every = {**claims, BLEED: bleed, NONE: -each["debris"][:, :, 0]}
+    every = {**claims, NONE: -each["debris"][:, :, 0]}
     most = {name: (x >= SURE).sum(1) > max(x.shape[1] / 2, 2) for name, x in every.items()}
-    whole, linked, darker = most["background"], most[BLEED], most[NONE]
-    most |= {"debris": most["debris"] | linked | (whole & ~darker), BLEED: 0 * whole, SHIFT: 0 * whole}
     ends = np.array(list(itertools.combinations(range(channels), 2)), dtype=np.int64).reshape(-1, 2)
+    strong = [(bleed >= SURE)[:, (ends == c).any(1)].sum(1) for c in range(channels)]  # pairs of each channel
+    whole, linked, darker = most["background"], np.max(strong, 0) < (bleed >= SURE).sum(1), most[NONE]
+    most |= {"debris": most["debris"] | linked | (whole & ~darker), BLEED: 0 * whole, SHIFT: 0 * whole}
     claims["focus"] = focus - light
     claims[BLEED] = bleed + np.where(bleed >= SURE, np.minimum(focus, light)[:, ends].max(2), 0)
     claims[SHIFT] = shift + np.where(shift >= SURE, np.maximum(-bleed, 0), 0)
