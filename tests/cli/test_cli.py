@@ -221,7 +221,7 @@ def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_
 def test_a_folder_is_checked(run, tmp_path):
     folder = photographs(tmp_path / "photos")
     found = call("check", folder, "--out", tmp_path / "c")
-    assert found.returncode == 0 and "40 images in order, " in found.stdout and len(found.stdout.splitlines()) <= 14
+    assert found.returncode == 0 and "40 images ranked, " in found.stdout and len(found.stdout.splitlines()) <= 14
     assert f"page: {tmp_path / 'c' / 'report.html'}" in found.stdout and (tmp_path / "c" / "items.csv").is_file()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
