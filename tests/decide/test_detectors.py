@@ -14,7 +14,8 @@ from tests.reference import detection as slow
 
 from vergence import decide
 from vergence.decide import GaussianDetector, MixtureDetector, NeighborDetector
-from vergence.decide.density import RIDGE, CrossFitted, RidgeGaussian, out_of_fold
+from vergence.decide.density import RIDGE, CrossFitted, RidgeGaussian
+from vergence.decide.feature_sets import FeatureSet
 from vergence.decide.moments import _distances, _signs, consistency, trimmed, uniform
 from vergence.densities.moments import standardized_moments
 
@@ -259,8 +260,9 @@ def test_equal_to_the_definition(n, width):
 def test_out_of_fold_has_not_seen_the_row():
     r = np.random.default_rng(1)
     x, fold = r.normal(size=(24, 40)), np.arange(24) % 4 - 1
-    t, gaussians = out_of_fold(x, fold)
-    assert sorted(gaussians) == [0, 1, 2] and np.isnan(t[fold == -1]).all()
+    found = FeatureSet.of_vectors(x, x[:2], fold)
+    t = found.reference
+    assert found.new.shape == (2, 3) and np.isnan(t[fold == -1]).all()
     for i in np.flatnonzero(fold >= 0):
         np.testing.assert_allclose(t[i], by_definition(x[fold != fold[i]], x[i : i + 1])[0], rtol=1e-6)
 
@@ -285,7 +287,7 @@ def test_units_do_not_matter_and_trim_leaves_far_rows_out():
 def test_thousands_of_numbers_take_seconds():
     x = np.random.default_rng(0).normal(size=(300, 4000))
     start = time.process_time()
-    out_of_fold(x, np.arange(300) % 10)
+    FeatureSet.of_vectors(x, x[:1], np.arange(300) % 10)
     assert time.process_time() - start < 30  # the D x D form takes half an hour
 
 

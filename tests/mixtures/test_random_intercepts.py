@@ -8,7 +8,7 @@ from tests.refusals import refuses
 
 from vergence.mixtures import RandomIntercepts, choose
 from vergence.mixtures.bayesian_line import student
-from vergence.mixtures.random_intercepts import _Whitened, restricted
+from vergence.mixtures.random_intercepts import _Whitened
 
 
 def panel(n_groups=12, seed=0, slope=1.0):
@@ -33,11 +33,12 @@ def test_the_restricted_likelihood_is_the_dense_ones():
     w = np.random.default_rng(1).uniform(0.5, 2, len(y))
     found, right = [], []
     for r, log_h in ((0.1, 0.0), (4.0, -2.0), (30.0, 3.0)):
-        h = _Whitened.of(x, y, w, group, r).h(log_h)
-        V, P, m, one = dense(x, y, w, group, r, h)
+        one = _Whitened.of(x, y, w, group, r)
+        h = one.h(log_h)
+        V, P, m, ones = dense(x, y, w, group, r, h)
         n, q = len(y) - 1, (y - m) @ P @ (y - m)
-        right.append(-0.5 * (n * math.log(q / n) + np.linalg.slogdet(V)[1] + math.log(one @ P @ one) + np.log(w).sum()))
-        found.append(restricted(x, y, w, group, math.log(r), log_h))
+        right.append(-0.5 * (n * math.log(q / n) + np.linalg.slogdet(V)[1] + math.log(ones @ P @ ones) + np.log(w).sum()))
+        found.append(one.restricted(log_h))
     np.testing.assert_allclose(found, right, rtol=1e-10)
 
 

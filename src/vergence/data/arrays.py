@@ -159,7 +159,11 @@ def open_arrays(path: Path, memory: int, *, kind: Form | None = None, double: bo
     if all(key in arrays for key in PAIR_KEYS):
         return _pairs(arrays, path.name, kind)
     if all(key in arrays for key in PART_KEYS[0]):
-        return _two_parts(arrays, path.name, double, kind)
+        arrays, test = _joined(arrays, PART_KEYS, path.name)
+        items = from_array(arrays["x_train"], path.name, kind=kind, double=double)
+        n = int((~test).sum())
+        items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
+        return Source(items, _label(items, arrays, ("y_train",), path.name), test, "x_test of the file")
     key = next((key for key in ARRAY_KEYS if key in arrays), "")
     expected = f"images (or x, features, embeddings), x_train and x_test, or context and target in {path.name}"
     expect(key, expected, ", ".join(names) or "nothing", "rename its arrays")
@@ -221,14 +225,6 @@ def _pairs(arrays: dict[str, Array], name: str, kind: Form | None) -> Source:
     context, target = (from_array(arrays[key], f"{key} of {name}", kind=kind) for key in PAIR_KEYS)
     classes = _label(context, arrays, LABEL_KEYS, name)
     return Source(PairItems(context, target), classes, test, "" if test is None else "context_test of the file")
-
-
-def _two_parts(arrays: dict[str, Array], name: str, double: bool, kind: Form | None) -> Source:
-    arrays, test = _joined(arrays, PART_KEYS, name)
-    items = from_array(arrays["x_train"], name, kind=kind, double=double)
-    n = int((~test).sum())
-    items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
-    return Source(items, _label(items, arrays, ("y_train",), name), test, "x_test of the file")
 
 
 def _joined(arrays: dict[str, Array], keys: Sequence[tuple[str, str]], name: str) -> tuple[dict[str, Array], Tensor]:

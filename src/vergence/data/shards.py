@@ -115,7 +115,6 @@ class EncodedImages(DecodedImages):
         return self.index.content(int(self.rows[i]))
 
     def decoded(self, i: int) -> Array:
-        """Returns an image."""
         content = self.content(i)
         if not content:
             raise ValueError("no bytes")

@@ -42,11 +42,6 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
     return weights
 
 
-def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
-    """Returns the items of positive weight, and their weights."""
-    return (items, w) if w is None or (w > 0).all() else (items[w > 0], w[w > 0])
-
-
 class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     """A score of how normal an item is, fitted to features of items that are mostly normal.
 
@@ -71,7 +66,8 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         """Fits to features (N, D), N >= 2; an item of ``sample_weight`` (N,) 2 counts as two items, and ``y`` is not used."""
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
-        items, w = positive(items, weights_of(sample_weight, items))
+        w = weights_of(sample_weight, items)
+        items, w = (items, w) if w is None or (w > 0).all() else (items[w > 0], w[w > 0])
         expect(len(items) >= 2, "at least 2 items of positive weight", "one", "give more")
         self._fit(items, w)
         scores = self._over(items)
@@ -102,7 +98,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def _try(self) -> None:
-        check_is_fitted(self)
         expect(not np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any(), "scores that are numbers")
 
     def _read(self, X: Any, *, reset: bool) -> Any:

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -286,18 +285,6 @@ class RidgeGaussian:
         outside = np.maximum(np.square(z).sum(1) - np.square(inside).sum(1), 0.0)
         d = (np.square(inside) / (self.values + self.ridge)).sum(1) + outside / self.ridge
         return np.asarray(np.log(np.maximum(d, TINY)))
-
-
-def out_of_fold(x: Floats, fold: Ints) -> tuple[Floats, Mapping[int, RidgeGaussian]]:
-    """Returns log d^2 of rows under the Gaussian of the other folds, and these Gaussians by fold.
-
-    Rows (N, D) of a fold below 0 are fitted to alone: they calibrate nothing, and their log d^2 is NaN.
-    """
-    gaussians = {int(k): RidgeGaussian(x[fold != k]) for k in np.unique(fold[fold >= 0])}
-    t = np.full(len(x), np.nan)
-    for k, gaussian in gaussians.items():
-        t[fold == k] = gaussian.log_distance(x[fold == k])
-    return t, gaussians
 
 
 class CrossFitted:

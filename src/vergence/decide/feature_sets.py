@@ -33,7 +33,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.decide.core import Detector
-from vergence.decide.density import out_of_fold
+from vergence.decide.density import RidgeGaussian
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import expect, require_within
@@ -85,9 +85,13 @@ class FeatureSet:
 
     @classmethod
     def of_vectors(cls, reference: Floats, new: Floats, fold: Ints) -> "FeatureSet":
-        """Returns the distances of rows (n, D) and (M, D) under Gaussians with a ridge."""
-        t, gaussians = out_of_fold(reference, fold)
-        return cls(t, np.stack([gaussians[k].log_distance(new) for k in sorted(gaussians)], 1))
+        """Returns the distances of rows (n, D) and (M, D) under Gaussians with a ridge; a fold below 0 is fitted to alone."""
+        t, columns = np.full(len(reference), np.nan), []
+        for k in np.unique(fold[fold >= 0]):
+            gaussian = RidgeGaussian(reference[fold != k])
+            t[fold == k] = gaussian.log_distance(reference[fold == k])
+            columns.append(gaussian.log_distance(new))
+        return cls(t, np.stack(columns, 1))
 
     def standardized(self, tail: float = TAIL) -> "FeatureSet":
         """Returns the same in deviations from the median of the reference."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -237,8 +238,6 @@ class Matcher(Stored):
 
     def fit(self, context: Any, target: Any, groups: Any = None) -> "Matcher":
         """Fits to true pairs, contexts (N, C) and targets (N, T), of groups (N,) such as patients."""
-        from sklearn.base import clone
-
         require_within("(0, 1)", share=self.share)
         expect(self.by in ("density", "cosine"), "by 'density' or 'cosine'", self.by)
         a, b = _matrix("contexts", context), _matrix("targets", target)
@@ -265,18 +264,17 @@ class Matcher(Stored):
 
     def match(self, context: Any, gallery: Any, *, coverage: float = 0.9, no_match: float = 0.05) -> Matches:
         """Returns the answer for each context (N, C) in a gallery (M, T), which must not hold matches of the pairs of the fit."""
-        check_is_fitted(self, "calibration_")
         a, b = self._sides(context, gallery)
         others = torch.from_numpy(self.others_).to(a)
         return matched(self._scores(), a, b, self.calibration_, others, coverage=coverage, no_match=no_match)
 
     def scores(self, context: Any, gallery: Any) -> np.ndarray:
         """Returns the score of each context and each item of the gallery, (N, M)."""
-        check_is_fitted(self, "calibration_")
         a, b = self._sides(context, gallery)
         return np.asarray(torch.cat(list(_blocks(self._scores(), a, b))).cpu())
 
     def _sides(self, context: Any, gallery: Any) -> tuple[Tensor, Tensor]:
+        check_is_fitted(self, "calibration_")
         a, b = _matrix("contexts", context), _matrix("the gallery", gallery)
         for name, z, width in (("contexts", a, self.n_context_), ("items of the gallery", b, self.n_target_)):
             expect(z.shape[1] == width, f"{name} of {width} numbers, as in fit", z.shape[1], "use the same encoder")

@@ -8,6 +8,7 @@ from scipy.special import chdtr, gammaincinv
 
 from vergence.decide.inputs import generator
 from vergence.densities.moments import StandardizedMoments, blocks, principal, standardized_moments
+from vergence.mixtures.core import numbered
 from vergence.utils.checks import expect, in_percent, require_within
 
 __all__ = ["robust_scale"]
@@ -90,17 +91,12 @@ def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np
 
 def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
     """Returns a random number in [0, 1) for each item (N, D), the same for equal ones: it depends on values and not on places."""
-    distinct = _numbered(_key(X))
+    distinct = numbered(_key(X).round(9))
     if distinct.max() + 1 < len(distinct):
-        robust = _numbered(_key(X, robust=True))
+        robust = numbered(_key(X, robust=True).round(9))
         distinct = robust if robust.max() > distinct.max() else distinct
     n = int(distinct.max()) + 1
     return np.asarray(generator(random_state).permutation(n)[distinct] / n)
-
-
-def _numbered(key: np.ndarray) -> np.ndarray:
-    """Returns the number of each item among the different keys (N,), in ascending order."""
-    return np.unique(np.round(key, 9), return_inverse=True)[1]
 
 
 def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:

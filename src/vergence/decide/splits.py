@@ -4,7 +4,7 @@ Shapes: N items, D features.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,14 @@ def grouped(groups: Any, *sides: np.ndarray) -> np.ndarray:
 
     Groups are numbered as they appear: in an order by value a split with one seed would take the same ranks of all data.
     """
-    label = _joined(sides) if groups is None else labels_of("groups", groups, len(sides[0]))
-    first, label = np.unique(label, return_index=True, return_inverse=True)[1:]
-    return np.asarray(first.argsort().argsort()[label.reshape(-1)])
-
-
-def _joined(sides: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns a label (N,) that near duplicates on any side share."""
-    label = np.arange(len(sides[0]))
-    for side in sides:
+    label = np.arange(len(sides[0])) if groups is None else labels_of("groups", groups, len(sides[0]))
+    for side in sides if groups is None else ():  # near duplicates share a label
         numbers = side.dtype.kind in "biuf"
         expect(numbers, "items of numbers, to keep near duplicates on one side", f"items of type {side.dtype}", "give groups")
         edges = np.stack([label, label.max() + 1 + near_duplicates(side)], 1)
         label = components(edges, edges.max() + 1)[label]
-    return label
+    first, label = np.unique(label, return_index=True, return_inverse=True)[1:]
+    return np.asarray(first.argsort().argsort()[label.reshape(-1)])
 
 
 def apart(group: np.ndarray, share: float, seed: int) -> np.ndarray:

@@ -283,28 +283,17 @@ class Sums(ViewSums):
     def moments(self) -> Moments:
         """Returns the moments around the means; raises a ValueError if an item holds NaN or infinity."""
         assert self.origin is not None, "no items were added"
-        n, m = self.n, self.draws
-        sampled = m > 0
-        mx, xx = self.x / n, self.xx / n
-        mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
-        S = self.tt / (n * m) if sampled else xx
-        G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
-        if sampled:  # the mean of n m views carries a variance of (S - G) / (n m) itself
-            G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
-        square, clean, variance = torch.outer(mv, mv), xx - torch.outer(mx, mx), xx.diagonal() - mx.square()
-        c, M = self.origin, xv - torch.outer(mx, mv)
+        n, c, mx = self.n, self.origin, self.x / self.n
+        clean = self.xx / n - torch.outer(mx, mx)
+        mv, S, G = self.view_moments() if self.draws else (mx, clean, clean)
+        M, variance = self.xv / n - torch.outer(mx, mv) if self.draws else clean, clean.diagonal()
+        bad = ~(mx.isfinite() & S.diagonal().isfinite() & G.diagonal().isfinite())
+        columns = bad.nonzero().flatten().tolist()
+        some = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
+        where = f"NaN or infinity (or numbers too large to square), in {len(columns)} of {len(bad)} columns ({some})"
+        expect(not columns, "finite items", where, "leave those rows out, or fill them in")
         constant = variance <= (8 * self.eps * c).square()
-        moments = Moments(n, c + mx, c + mv, G - square, S - square, M, clean, float(clean.trace()), variance, self.eps, constant)
-        _require_finite(moments)
-        return moments
-
-
-def _require_finite(moments: Moments) -> None:
-    bad = ~(moments.mean.isfinite() & moments.S.diagonal().isfinite() & moments.G.diagonal().isfinite())
-    columns = bad.nonzero().flatten().tolist()
-    some = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
-    where = f"NaN or infinity (or numbers too large to square), in {len(columns)} of {len(bad)} columns ({some})"
-    expect(not columns, "finite items", where, "leave those rows out, or fill them in")
+        return Moments(n, c + mx, c + mv, G, S, M, clean, float(clean.trace()), variance, self.eps, constant)
 
 
 @dataclass(frozen=True)

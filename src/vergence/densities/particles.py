@@ -120,12 +120,6 @@ def responsibilities(w: Tensor, log_k: Tensor) -> Tensor:
     return (w.log() + log_k).softmax(1)
 
 
-def reweighted(w: Tensor, gamma: Tensor, rho: float, u: float) -> Tensor:
-    """Returns the weights (M,) moved by rho toward r_m = mean_b gamma_bm, then by u toward 1 / M."""
-    w = (1 - rho) * w + rho * gamma.mean(0)
-    return (1 - u) * w + u / len(w)
-
-
 def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
     """Returns bank and batch as one pool, with weights w M / (M + B) and 1 / (M + B)."""
     w = torch.cat([bank.w * len(bank.w), bank.w.new_ones(len(c))])
@@ -160,7 +154,8 @@ def step(
     if rule.mode == "fifo":
         pool = pooled(bank, c, t)
         return pool.pick(torch.arange(len(c), len(pool.w), device=pool.w.device)), False
-    pool = pooled(bank._replace(w=reweighted(bank.w, gamma(), rule.rho, rule.u)), c, t)
+    w = (1 - rule.rho) * bank.w + rule.rho * gamma().mean(0)
+    pool = pooled(bank._replace(w=(1 - rule.u) * w + rule.u / len(w)), c, t)
     if not resample or bool(effective_sample_size(pool.w) >= rule.ess_threshold * len(pool.w)):
         return without_lightest(pool, stale), False
     w = torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]])

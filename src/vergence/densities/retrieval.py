@@ -70,12 +70,7 @@ def log_probs(density: Conditional, z: Tensor) -> Tensor:
             m, b = some.T
             whole[m, b] = (parts[m] + logits[b]).logsumexp(1)
         return whole.to(z)
-    if isinstance(density, JointGaussian):
-        return density.log_prob(z[:, None])
-    found: Tensor = (density.component_distribution.log_prob(z[:, None, None]) + density.mixture_distribution.logits).logsumexp(
-        -1
-    )
-    return found
+    return density.log_prob(z[:, None])
 
 
 def _best(before: tuple[Tensor, Tensor] | None, values: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:

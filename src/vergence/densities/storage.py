@@ -73,8 +73,8 @@ def find(name: str) -> Any:
     return kinds[name]
 
 
-def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
-    """Returns a value as JSON, and the arrays that the JSON refers to by their names, which begin with ``name``."""
+def pack(value: Any) -> tuple[Any, Arrays]:
+    """Returns a value as JSON, and the arrays that the JSON refers to by their names."""
     arrays: Arrays = {}
 
     def packed(value: Any, *path: str) -> Any:
@@ -100,7 +100,7 @@ def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
         where = ".".join(path).removeprefix("settings.")
         return refuse("settings that are numbers, text or arrays", f"a {type(value).__name__} in {where}", "set a number instead")
 
-    return packed(value, *filter(None, [name])), arrays
+    return packed(value), arrays
 
 
 def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:

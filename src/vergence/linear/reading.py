@@ -90,7 +90,6 @@ def as_tensor(x: Any) -> Tensor:
         kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
         return kept
     x = np.asarray(x)
-    require_numbers(x)
     keep = x.dtype in (np.float32, np.float64) or (x.dtype == np.uint8 and x.ndim == 4)
     x = np.ascontiguousarray(x, dtype=x.dtype if keep else np.float64)
     with warnings.catch_warnings():

@@ -79,8 +79,11 @@ class ConditionalGaussian(Conditional):
         scale, C, N = Scale.of(Z, w), c.shape[1], _total(Z, w)
         few = N < FEW * Z.shape[1]
         X = scale.to(Z)
-        S, mean = self._moments(X, w)
         gaps = bool(X.isnan().any())
+        if gaps:
+            mean, S = one_gaussian(X, w, reg=1e-9, tol=1e-9, max_iter=500)
+        else:
+            mean, S = X.new_zeros(X.shape[1]), _second_moments(X, w)
         if chosen and few and gaps:
             S = S + torch.eye(len(S)).to(S) * len(S) / N
         self.ridge_ = 0.0 if chosen else float(self.ridge)
@@ -96,13 +99,6 @@ class ConditionalGaussian(Conditional):
         self.means_ = (scale.mean + mean.cpu() * scale.std).numpy()
         self.covariances_ = (L @ L.T).cpu().numpy()
         self.cholesky_ = L.cpu().numpy()
-
-    def _moments(self, X: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns the covariance and mean of standardized items; with gaps, those of the highest likelihood."""
-        if bool(X.isnan().any()):
-            mean, S = one_gaussian(X, w, reg=1e-9, tol=1e-9, max_iter=500)
-            return S, mean
-        return _second_moments(X, w), X.new_zeros(X.shape[1])
 
     def joint(self) -> JointGaussian:
         """Returns the density over [context; target]."""

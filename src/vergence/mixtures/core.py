@@ -200,7 +200,7 @@ class Conditional(Stored, abc.ABC):
             require_array("contexts", c, "B", self.n_features_in_, finite=False)
             expect(not bool(c.isinf().any()), "finite contexts, or NaN for gaps", "infinity")
         else:
-            c = self._contexts(context)
+            c = _tensor(self._array(context, reset=False))
         return self._at(self._predictive(), c.to(as_device(self.device)))
 
     def given(self, values: Any) -> Density:
@@ -414,9 +414,6 @@ class Conditional(Stored, abc.ABC):
             raise AttributeError(f"{type(self).__name__} was fitted to contexts without names")
         return np.asarray(self._known(0), dtype=object)
 
-    def _contexts(self, context: Any) -> Tensor:
-        return _tensor(self._array(context, reset=False))
-
     def _answer(self, context: Any, f: Callable[..., Tensor], *, times: int = 1) -> Any:
         """Returns f(p(. | context)), (B, T) or (B,), as a table of the kind of the context."""
         values = self._shaped(self._over(context, f, times=times))
@@ -426,7 +423,7 @@ class Conditional(Stored, abc.ABC):
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
         """Returns f(p(. | context)), or f(p(. | context), target), of all rows, in blocks; f takes ``times`` as much memory."""
         check_is_fitted(self)
-        c = None if target else self._contexts(context).to(as_device(self.device))
+        c = None if target else _tensor(self._array(context, reset=False)).to(as_device(self.device))
         given: tuple[Tensor, ...] = self._read(context, *target, reset=False) if c is None else (c,)
         self._warn_far(given[0])
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
@@ -584,22 +581,22 @@ def by_chance(c: Any, t: Any, w: Floats | None = None) -> tuple[Ints, Bools]:
     x = np.nan_to_num(both, nan=np.inf)
     told = _tensor(np.where(np.isnan(both).all(0), 0.0, both))  # a column without a value separates no rows
     digits = np.nan_to_num(Scale.of(told, _tensor(weight)).to(told).numpy().round(3), nan=np.inf)
-    row, of_c, of_t = (_numbered(part) for part in (digits, digits[:, : sides[0].shape[1]], digits[:, sides[0].shape[1] :]))
+    row, of_c, of_t = (numbered(part) for part in (digits, digits[:, : sides[0].shape[1]], digits[:, sides[0].shape[1] :]))
     n, n_c, n_t = (np.bincount(code, weight)[code] for code in (row, of_c, of_t))
     total, different = weight.sum(), row.max() + 1
     explained, copied = np.full(len(x), total), np.zeros(len(x), dtype=bool)
     if (n <= 1).all():
         return row, copied
     for exact, rounded in zip(x.T, digits.T, strict=True):
-        explained *= np.bincount(code := _numbered(rounded), weight)[code] / total
-        code = _numbered(exact)
+        explained *= np.bincount(code := numbered(rounded), weight)[code] / total
+        code = numbered(exact)
         if code.max() >= max(CONTINUOUS, 0.75 * different):
             copied |= np.bincount(code, weight)[code] <= n * (1 + 1e-9)
     explained = np.maximum(explained, (n_c - n) * n_t / np.maximum(total - n_t, 1e-9))
     return row, (n > 1) & ~copied & (n - 1 <= BY_CHANCE * explained)
 
 
-def _numbered(x: Floats) -> Ints:
+def numbered(x: Floats) -> Ints:
     """Returns a number from 0 of each value (N,) or row (N, D), the same for equal ones."""
     axis = 0 if x.ndim == 2 else None
     return np.asarray(np.unique(x + 0.0, axis=axis, return_inverse=True)[1].reshape(-1), dtype=np.int64)
@@ -608,7 +605,7 @@ def _numbered(x: Floats) -> Ints:
 def duplicates(c: Any, t: Any) -> Ints:
     """Returns a label of each row, the same for duplicates (`by_chance`), (N,)."""
     code, chance = by_chance(c, t)
-    return _numbered(np.where(chance, len(code) + np.arange(len(code)), code))
+    return numbered(np.where(chance, len(code) + np.arange(len(code)), code))
 
 
 def far_values(x: Floats, names: Sequence[str], rows: Any = None) -> list[str]:

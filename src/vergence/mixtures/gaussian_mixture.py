@@ -20,11 +20,11 @@ import vergence.densities.gaussian as densities
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em import fit as em
 from vergence.densities.em.structures import ROUNDING, Mixture
+from vergence.densities.moments import blocks
 from vergence.densities.storage import Stored
 from vergence.mixtures.core import to_numpy, warn_unfinished
 from vergence.utils.checks import expect, is_count, require_array, require_count, require_numbers
 from vergence.utils.devices import as_device
-from vergence.utils.linalg import weighted_mean
 
 __all__ = ["GaussianMixture"]
 
@@ -147,12 +147,11 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         check_is_fitted(self)
         weights, means, S = self._tensors(self.weights_, self.means_, self.covariances_)
         order = list(range(means.shape[1])) if order is None else order
-        return densities.MixtureOfGaussians(weights.log(), means[:, order], self._structured(S, order), context)
-
-    def _structured(self, S: Tensor, order: list[int]) -> Covariance:
         if self.covariance_type == "low_rank":
-            return LowRank(Diagonal(S[:, order, 0]), S[:, order, 1:])
-        return Diagonal(S[:, order]) if self.covariance_type == "diag" else Dense.of(S[..., order, :][..., order])
+            covariance: Covariance = LowRank(Diagonal(S[:, order, 0]), S[:, order, 1:])
+        else:
+            covariance = Diagonal(S[:, order]) if self.covariance_type == "diag" else Dense.of(S[..., order, :][..., order])
+        return densities.MixtureOfGaussians(weights.log(), means[:, order], covariance, context)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Returns log p(x) of each item in nats, (N,)."""
@@ -196,10 +195,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             X, w = (X[w > 0], w[w > 0]) if (w == 0).any() else (X, w)
             w = w / w.max()
             w = w / w.mean()
+            mean = sum(w[rows] @ X[rows].astype(np.float64) for rows in blocks(X)) / len(X)  # a file is read block by block
+        else:
+            mean = X.mean(0, dtype=np.float64)
         expect(len(X) >= self.n_components, f"n_samples >= n_components, which is {self.n_components}", f"n_samples = {len(X)}")
         on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
-        return em.Data(items, weights, torch.from_numpy(weighted_mean(X, w)), on)
+        return em.Data(items, weights, torch.from_numpy(mean), on)
 
     @torch.no_grad()
     def _over(self, X: Any, f: Any) -> np.ndarray:

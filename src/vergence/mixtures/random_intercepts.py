@@ -84,18 +84,17 @@ class _Whitened:
         return -0.5 * (n * math.log(self.residual(h) / n) + spread)
 
 
-def restricted(x: Array, y: Array, w: Array, group: Array, log_r: float, log_h: float) -> float:
-    """Returns `_Whitened.restricted` of targets y (N,) of weights w for a ratio."""
-    return _Whitened.of(x, y, w, group, math.exp(log_r)).restricted(log_h)
-
-
 def _best(x: Array, y: Array, w: Array, group: Array) -> tuple[float, float]:
-    """Returns log r and log h (see `_Whitened.h`) of the largest `restricted` likelihood within limits."""
+    """Returns log r and log h (see `_Whitened.h`) of the largest restricted likelihood within limits."""
+
+    def whitened(log_r: float) -> _Whitened:
+        return _Whitened.of(x, y, w, group, math.exp(log_r))
+
     low, high = map(math.log, RATIOS)
     grid = np.linspace(low, high, GRID)
-    each = {a: _Whitened.of(x, y, w, group, math.exp(a)) for a in grid}
+    each = {log_r: whitened(log_r) for log_r in grid}
     start = max(((a, b) for a in grid for b in grid), key=lambda one: each[one[0]].restricted(one[1]))
-    found = minimize(lambda one: -restricted(x, y, w, group, *one), start, method="Nelder-Mead", bounds=[(low, high)] * 2)
+    found = minimize(lambda one: -whitened(one[0]).restricted(one[1]), start, method="Nelder-Mead", bounds=[(low, high)] * 2)
     return float(found.x[0]), float(found.x[1])
 
 

@@ -60,19 +60,13 @@ def total_memory(device: torch.device) -> int:
     """Returns the bytes of memory of a GPU, or of the machine or its container; 2^62 where the system does not tell."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    try:
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        machine = 1 << 62
-    return min(machine, *map(_limit, CONTAINERS))
-
-
-def _limit(file: Path) -> int:
-    """Returns the limit of memory that a container's file holds; 2^62 where there is none."""
-    try:
-        return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such file, or "max"
-        return 1 << 62
+    least = 1 << 62
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            least = min(least, int(file.read_text(encoding="ascii")))
+    return least
 
 
 @contextlib.contextmanager

@@ -5,16 +5,13 @@ Shapes: N items, D features.
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vergence.utils.checks import expect, refuse, require_array
 
-__all__ = ["as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
-__all__ += ["upcast_half", "weighted_mean"]
+__all__ = ["as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric", "upcast_half"]
 
-ROWS = 65_536  # of a file at a time
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
 
@@ -128,17 +125,3 @@ def _well_conditioned(a: Tensor) -> Tensor | None:
     least = 4 * a.shape[-1] * torch.finfo(a.dtype).eps
     excess = L.diagonal(dim1=-2, dim2=-1).square() - least * a.diagonal(dim1=-2, dim2=-1)
     return None if bool(failed.any()) or not bool((excess >= 0).all()) else L
-
-
-def weighted_mean(X: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Returns the mean (D,) of rows (N, D) in float64, with weights (N,) where given; a file is read block by block.
-
-    Example:
-        >>> weighted_mean(np.array([[0.0], [4.0]], dtype=np.float32), np.array([3.0, 1.0])).tolist()
-        [1.0]
-    """
-    if weights is None:
-        return np.asarray(X.mean(0, dtype=np.float64))
-    blocks = range(0, len(X), ROWS)
-    total = sum(weights[start : start + ROWS] @ X[start : start + ROWS].astype(np.float64) for start in blocks)
-    return np.asarray(total / weights.sum())

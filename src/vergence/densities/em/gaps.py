@@ -57,9 +57,13 @@ def fit_with_gaps(
     w = X.new_ones(len(X)) if w is None else w
     kinds, which, count = X.isnan().unique(dim=0, return_inverse=True, return_counts=True)
     alone = (count[which] == 1) & ~kinds[which].all(1)
-    rows = alone.nonzero()[:, 0].split(max(1, BLOCK // covariances.numel()))
-    single = [(X[i], w[i]) for i in rows if len(i)]
-    patterns, bounds = _patterns(X[~alone], w[~alone]), [-math.inf]
+    blocks = alone.nonzero()[:, 0].split(max(1, BLOCK // covariances.numel()))
+    single = [(X[rows], w[rows]) for rows in blocks if len(rows)]
+    patterns, bounds = [], [-math.inf]
+    for i, gaps in enumerate(kinds):
+        if count[i] > 1 and not gaps.all():  # items without any value say nothing
+            rows = which == i
+            patterns.append(_Pattern(X[rows][:, ~gaps], w[rows], (~gaps).nonzero()[:, 0], gaps.nonzero()[:, 0]))
     total_weight = sum(float(p.w.sum()) for p in patterns) + float(w[alone].sum())
     for _ in range(max_iter):
         check_time()
@@ -76,19 +80,6 @@ def fit_with_gaps(
         if abs(bounds[-1] - bounds[-2]) < tol:
             break
     return weights, means, covariances, bounds[1:]
-
-
-def _patterns(X: Tensor, w: Tensor) -> list[_Pattern]:
-    if not len(X):
-        return []
-    kinds, which = X.isnan().unique(dim=0, return_inverse=True)
-    found = []
-    for i, gaps in enumerate(kinds):
-        rows, seen = which == i, (~gaps).nonzero()[:, 0]
-        if not len(seen):
-            continue  # these items have no values
-        found.append(_Pattern(X[rows][:, seen], w[rows], seen, gaps.nonzero()[:, 0]))
-    return found
 
 
 def _moments(patterns: list[_Pattern], weights: Tensor, means: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:

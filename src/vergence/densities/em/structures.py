@@ -147,22 +147,6 @@ def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
     return P.reshape(S.shape), 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(S.shape[:-2])
 
 
-def _definite(S: Tensor, floor: Tensor) -> Tensor:
-    """Returns symmetric matrices of the lower triangles of S (..., D, D), with variances >= ``floor`` (D,), of full rank."""
-    S = S.tril() + S.tril(-1).mT
-    diagonal = S.diagonal(dim1=-2, dim2=-1)
-    diagonal.copy_(torch.maximum(diagonal, floor))
-    L, failed = torch.linalg.cholesky_ex(S)
-    noise = 4 * len(floor) * torch.finfo(S.dtype).eps * diagonal
-    singular = (L.diagonal(dim1=-2, dim2=-1).square() < noise).any(-1) | (failed > 0)
-    for i in map(tuple, singular.nonzero().tolist()):  # plus the jitter, in units of the variances, that makes it definite
-        expect(bool(S[i].isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
-        unit = torch.maximum(floor / ROUNDING, S[i].diagonal())
-        lowest = float(torch.linalg.eigvalsh(S[i] / unit.sqrt() / unit.sqrt()[:, None])[0])
-        S[i] = S[i] + torch.diag(max(ROUNDING, 32 * len(unit) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
-    return S
-
-
 @dataclass
 class _Factors:
     mu: Tensor  # (F, D)
@@ -209,7 +193,18 @@ class Full(Structure):
         return unflat(S, means)
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
-        return _definite(S, floor)
+        S = S.tril() + S.tril(-1).mT
+        diagonal = S.diagonal(dim1=-2, dim2=-1)
+        diagonal.copy_(torch.maximum(diagonal, floor))
+        L, failed = torch.linalg.cholesky_ex(S)
+        noise = 4 * len(floor) * torch.finfo(S.dtype).eps * diagonal
+        singular = (L.diagonal(dim1=-2, dim2=-1).square() < noise).any(-1) | (failed > 0)
+        for i in map(tuple, singular.nonzero().tolist()):  # plus the jitter, in units of the variances, that makes it definite
+            expect(bool(S[i].isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
+            unit = torch.maximum(floor / ROUNDING, S[i].diagonal())
+            lowest = float(torch.linalg.eigvalsh(S[i] / unit.sqrt() / unit.sqrt()[:, None])[0])
+            S[i] = S[i] + torch.diag(max(ROUNDING, 32 * len(unit) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
+        return S
 
     def cells(self, F: int, D: int) -> int:
         return F * D
