@@ -188,20 +188,8 @@ def _target(kind, share):
     return Target(f"cli-{'-'.join(KINDS[kind])}", share, lambda place: _command_line(place, kind), _run)
 
 
-SHARES = {
-    "Demo": 0,
-    "Serve": 0,
-    "Monitor": 2,
-    "Check": 6,
-    "Fetch": 1,
-    "List": 1,
-    "Completion": 1,
-    "Doctor": 1,
-    "Export": 1,
-    "Neighbors": 3,
-    "Compare": 2,
-}
-SHARES |= {"Calibrate": 3, "Merge": 1, "Pairs": 2, "Match": 2}
+SHARES = {"Demo": 0, "Serve": 0, "Monitor": 2, "Check": 6, "Fetch": 1, "List": 1, "Completion": 1, "Doctor": 1, "Export": 1}
+SHARES |= {"Neighbors": 3, "Compare": 2, "Calibrate": 3, "Merge": 1, "Pairs": 2, "Match": 2}
 SHARES |= {"Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Advise": 4, "Report": 3}
 SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5, "DensityImportance": 2}
 

@@ -27,10 +27,6 @@ TRAIN = [
 ]
 
 
-def _pick(**parts):
-    return st.fixed_dictionaries(parts)
-
-
 def _array(description, tensor):
     x = mutations.build(description)
     return torch.from_numpy(np.array(x)) if tensor and x.dtype.kind in "fiub" and x.dtype.isnative and x.dtype != np.uint64 else x
@@ -82,7 +78,7 @@ def _train_cases(place):
     whole = st.tuples(settings, objective, options, st.sampled_from([False, False, True])).map(
         lambda t: {"encoder": "mlp", **t[1], **t[0], **({"options": t[2]} if t[3] else {})}
     )
-    return _pick(source=st.sampled_from(["data.npz", "pairs.npz", "data.npy", "photos"]), settings=whole)
+    return st.fixed_dictionaries({"source": st.sampled_from(["data.npz", "pairs.npz", "data.npy", "photos"]), "settings": whole})
 
 
 def _fit(case, place):

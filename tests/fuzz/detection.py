@@ -58,14 +58,6 @@ def _odd(draw, shapes, special=tuple(SPECIAL)):
     return {**array, "form": "bfloat16"} if how == "half" else {**array, "scale": draw(st.sampled_from(SCALES))}
 
 
-@st.composite
-def _near(draw, valid, odd):
-    """As `mutations.near`, with fewer odd parts."""
-    n = draw(st.sampled_from([0, 0, 1, 1, 1, 2]))
-    changed = draw(st.lists(st.sampled_from(sorted(odd)), min_size=min(n, len(odd)), max_size=n, unique=True))
-    return {name: draw(odd[name] if name in changed else part) for name, part in valid.items()}
-
-
 def _plain(*values):
     return st.sampled_from(values).map(lambda value: {"value": value})
 
@@ -119,7 +111,7 @@ def _detectors(draw, place):
         "settings": st.dictionaries(st.sampled_from(every), ODD_SETTING, min_size=1, max_size=2), "x": _odd(shapes, ARRAYS),
         "weights": _odd([(N,), (12,)], ARRAYS), "query": _odd(shapes, ARRAYS),
     }  # fmt: skip
-    return draw(_near(valid, odd))
+    return draw(mutations.near(valid, odd, [0, 0, 1, 1, 1, 2]))
 
 
 def _detect(case, place):

@@ -97,9 +97,9 @@ def _of_examples(place):
     return _of_bytes("examples.npz")(place) | mutations.npz_bytes([layout])
 
 
-def _of_tensors(place):
-    """The model's tensors: damaged bytes, or tensors left out, of other shapes or types, or not finite."""
-    data = (place.run / "model.safetensors").read_bytes()
+def _of_tensors(place, name="run/model.safetensors"):
+    """Tensors of a file: damaged bytes, or tensors left out, of other shapes or types, or not finite."""
+    data = (place.path / name).read_bytes()
     return mutations.damaged(data) | _tensors(load_tensors(data))
 
 
@@ -267,12 +267,6 @@ def _weights(file, place):
     load_weights(place.network(), read_weights(file), file.name)
 
 
-def _of_weights(place):
-    """Weights as safetensors: damaged bytes, or tensors left out, of other shapes or types, or not finite."""
-    data = (place.path / "weights.safetensors").read_bytes()
-    return mutations.damaged(data) | _tensors(load_tensors(data))
-
-
 TARGETS = [
     _run_file("config.json", 8, _of_json("config.json"), _load, write_report),
     _run_file("evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), write_report),
@@ -287,6 +281,7 @@ TARGETS = [
     _file("picture.png", 5, _images("b.png", "c.png", "photos/0.png"), _image),
     _file("picture.jpg", 5, _images("a.jpg", "d.jpg"), _image),
     _file("weights.pth", 4, lambda place: mutations.damaged((place.path / "weights.pth").read_bytes()), _weights),
-    _file("weights.safetensors", 4, _of_weights, _weights), _file("density.safetensors", 8, _densities, _density),
+    _file("weights.safetensors", 4, lambda place: _of_tensors(place, "weights.safetensors"), _weights),
+    _file("density.safetensors", 8, _densities, _density),
     _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table),
 ]  # fmt: skip

@@ -60,10 +60,6 @@ DETECTORS = {
 }
 
 
-def covariance(covariance):
-    return gaussian.JointGaussian(torch.zeros(3, dtype=torch.float64), covariance)
-
-
 def dictionary(batch, atoms):
     return patch_maps.patch_dictionary([batch], batch.shape[1:], patch_maps.Patches(atoms=atoms, stride=1, pool=1, second=0))
 
@@ -72,17 +68,7 @@ def grow(x):
     return neural_gas.NeuralGas().grow(x.numpy(), 10)
 
 
-def gas(**settings):
-    return neural_gas.NeuralGas(**settings)
-
-
-def at(x):
-    return gaussian.MixtureOfGaussians(torch.zeros(2), torch.zeros(2, 3, dtype=torch.float64), EYE).log_prob(x)
-
-
-def quantile(q):
-    return gaussian.MixtureOfGaussians(torch.zeros(2), torch.zeros(2, 3, dtype=torch.float64), EYE).marginal_quantile(q)
-
+DENSITY = gaussian.MixtureOfGaussians(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64), EYE)
 
 FUNCTIONS = {
     "p_values": of(decide.p_values, calibration=SCORES, scores=SCORES[:9]), "select": of(decide.select, p_values=P, fdr=0.1),
@@ -115,12 +101,14 @@ FUNCTIONS = {
     "JointEmbedding.fit": of(linear.JointEmbedding(2, augmentation=AUGMENTATION).fit, X=X),
     "Reconstruction.fit": of(linear.Reconstruction(2, augmentation=AUGMENTATION).fit, X=X),
     "structure": of(structure, covariance_type="low_rank", rank=2), "em.require_settings": of(em.require_settings, **EM),
-    "covariance": of(covariance, covariance=EYE), "log_prob": of(at, x=torch.zeros(5, 3, dtype=torch.float64)),
-    "marginal_quantile": of(quantile, q=0.5),
+    "covariance": of(functools.partial(gaussian.JointGaussian, torch.zeros(3, dtype=torch.float64)), covariance=EYE),
+    "log_prob": of(DENSITY.log_prob, value=torch.zeros(5, 3, dtype=torch.float64)),
+    "marginal_quantile": of(DENSITY.marginal_quantile, p=0.5),
     "PowerSpherical": of(power_spherical.PowerSpherical, mu=EYE[0], kappa=torch.tensor(1.0)),
     "systematic": of(functools.partial(particles.systematic, n=3), weights=torch.ones(4)),
     "advise": of(functools.partial(advise, MANY, 0.1, n_draws=4), properties={"folder": [0, 1] * 65}),
-    "NeuralGas": of(gas, max_nodes=10, eps_b=0.2, eps_n=0.006, alpha=0.5, decay=0.9), "NeuralGas.grow": of(grow, x=Z),
+    "NeuralGas": of(neural_gas.NeuralGas, max_nodes=10, eps_b=0.2, eps_n=0.006, alpha=0.5, decay=0.9),
+    "NeuralGas.grow": of(grow, x=Z),
     "knn_accuracy": of(functools.partial(accuracy.knn_accuracy, ks=(1, 5)), **LABELED, temperature=0.1),
     "linear_probe": of(accuracy.linear_probe, **LABELED, l2=1.0),
     "detection": of(anomaly.detection, scores=Z[:, 0], anomalous=Y.bool()),

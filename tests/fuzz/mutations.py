@@ -148,9 +148,9 @@ def usual(shapes, dtypes=("<f4", "<f8"), fills=("normal",)):
 
 
 @st.composite
-def near(draw, valid, odd):
-    """A case of valid parts of which none, some or all are odd; both are strategies by name."""
-    n = draw(st.sampled_from([0, 1, 1, 2, len(odd)]))
+def near(draw, valid, odd, counts=None):
+    """A case of valid parts of which none, some or all are odd, or as many as one of the counts; both are strategies by name."""
+    n = draw(st.sampled_from(counts or [0, 1, 1, 2, len(odd)]))
     changed = draw(st.lists(st.sampled_from(sorted(odd)), min_size=min(n, len(odd)), max_size=n, unique=True))
     return {name: draw(odd[name] if name in changed else part) for name, part in valid.items()}
 

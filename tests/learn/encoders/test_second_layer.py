@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.learn.encoders.test_patches import images
 from tests.reference import patches as reference
 from tests.refusals import refuses
 from torch.nn import functional as F
@@ -12,11 +13,6 @@ from vergence.learn.encoders import config, patch_maps
 from vergence.learn.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.learn.encoders.dictionary import learn_dictionary, normalized_patches, spherical_k_means
 from vergence.learn.encoders.patch_maps import PatchMaps, SecondLayer, cells, pooled, sampled_patches
-
-
-def images(n=12, c=3, h=12, w=14, seed=0):
-    x = torch.rand(n, c, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in images
 
 
 def learned(x, **settings):

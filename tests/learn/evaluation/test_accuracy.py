@@ -27,9 +27,8 @@ def blobs(n, d=6, classes=4, size=1.5, noise=None):
 def slow_accuracy(train, y, test, truth, k, temperature, weighted):
     right = 0
     for x, t in zip(test, truth.tolist(), strict=True):
-        near = sorted(((torch.dot(x, z) / (x.norm() * z.norm())).item(), c) for z, c in zip(train, y.tolist(), strict=True))[
-            ::-1
-        ][:k]
+        cosines = (((torch.dot(x, z) / (x.norm() * z.norm())).item(), c) for z, c in zip(train, y.tolist(), strict=True))
+        near = sorted(cosines, reverse=True)[:k]
         votes = Counter()
         for s, c in near:
             votes[c] += math.exp(s / temperature) if weighted else 1
@@ -172,9 +171,8 @@ def test_limits_of_the_probe():
     train, y = wide_blobs(300, noise=0.0)
     assert linear_probe(train, y, train, y, l2=1e-3)["accuracy"] == 1
     assert linear_probe(train, y, train, torch.full_like(y, 8))["accuracy"] == 0  # a class that training lacks
-    assert linear_probe(torch.ones(300, 4), y, torch.ones(300, 4), y)["accuracy"] == pytest.approx(
-        y.bincount().max().item() / 300
-    )
+    most = y.bincount().max().item() / 300
+    assert linear_probe(torch.ones(300, 4), y, torch.ones(300, 4), y)["accuracy"] == pytest.approx(most)
     noise, labels = torch.randn(4000, 3), torch.randint(0, 2, (4000,))
     found = linear_probe(noise[:2000], labels[:2000], noise[2000:], labels[2000:])["accuracy"]
     assert abs(found - 0.5) / (0.25 / 2000) ** 0.5 < 4.5  # nothing to read: chance

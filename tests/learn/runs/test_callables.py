@@ -152,9 +152,8 @@ def test_it_travels_to_another_process_as_a_path(images, tmp_path):
     (tmp_path / "scorer.pkl").write_bytes(packed)
     np.save(tmp_path / "x.npy", DIGITS[:4])
     code = "import pickle, sys, numpy; s = pickle.load(open(sys.argv[1], 'rb')); print(*s(numpy.load(sys.argv[2]))['p_value'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "scorer.pkl", tmp_path / "x.npy"], capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code, tmp_path / "scorer.pkl", tmp_path / "x.npy"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert [float(p) for p in done.stdout.split()] == pytest.approx(list(scorer(DIGITS[:4])["p_value"])), done.stderr
 
 

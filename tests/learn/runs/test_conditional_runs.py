@@ -247,10 +247,8 @@ def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
     noise = 0.05 * rng.normal(size=(2000, 9)).astype(np.float32)
     context, target = np.tanh(hidden @ rng.normal(size=(4, 12))), hidden @ rng.normal(size=(4, 9)) + noise
     np.savez(tmp_path / "p.npz", context=context[:1900].astype(np.float32), target=target[:1900].astype(np.float32))
-    settings = {**QUICK, "limit": None, "epochs": 12, "optimizer": "adamw", "lr": 2e-3}
-    run = vergence.train(
-        str(tmp_path / "p.npz"), out=tmp_path / "run", objective="gje", encoder="mlp", projector=(4,), **settings
-    )
+    settings = {**GAUSSIAN, "projector": (4,), "limit": None, "epochs": 12, "optimizer": "adamw", "lr": 2e-3}
+    run = vergence.train(str(tmp_path / "p.npz"), out=tmp_path / "run", encoder="mlp", **settings)
     found = run.retrieve(context[1900:].astype(np.float32), target[1900:].astype(np.float32), 5)
     right = found.ranked == torch.arange(100)[:, None]
     assert right[:, 0].float().mean() > 0.5 and right.any(1).float().mean() > 0.9

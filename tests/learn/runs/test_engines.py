@@ -19,7 +19,7 @@ import vergence
 
 pytestmark = pytest.mark.float32
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 ROWS, BATCH = 1300, 50  # 26 batches
 
 
@@ -90,11 +90,7 @@ ENGINES += [pytest.param(engine, marks=pytest.mark.slow) for engine in (in_ray, 
 @pytest.mark.filterwarnings("ignore")  # of the engines
 @pytest.mark.parametrize("engine", ENGINES)
 def test_many_batches_in_an_engine_are_those_of_one_process(engine, many, monkeypatch):
-    for name, value in {
-        "OMP_NUM_THREADS": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYSPARK_PYTHON": sys.executable,
-    }.items():
+    for name, value in {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable}.items():
         monkeypatch.setenv(name, value)
     require_same(engine(many[0], vergence.Scorer(many[0] / "run", "image", device="cpu")), many)
 
@@ -117,7 +113,7 @@ def encoded(tmp_path_factory, images):
 
 
 def example(name, *words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "DAFT_PROGRESS_BAR": "0"}
+    environment = {**os.environ, **ENVIRONMENT, "DAFT_PROGRESS_BAR": "0"}
     command = [sys.executable, EXAMPLES / name, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -61,9 +61,8 @@ def test_an_item_with_nan_or_infinity_is_not_judged(ending, table, tmp_path):
     x = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)).astype(np.float32))
     broken = x.clone()
     broken[1, 2], broken[3, 0] = torch.nan, torch.inf
-    for whole, part in zip(
-        computed(tmp_path / f"x.{ending}", x)[1:], computed(tmp_path / f"x.{ending}", broken)[1:], strict=True
-    ):
+    outputs = (computed(tmp_path / f"x.{ending}", items)[1:] for items in (x, broken))
+    for whole, part in zip(*outputs, strict=True):
         assert np.isnan(part[[1, 3]]).all()
         np.testing.assert_array_equal(part[[0, 2, 4]], whole[[0, 2, 4]])
 

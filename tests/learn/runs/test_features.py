@@ -56,6 +56,5 @@ def test_widths_and_empty_batches(name, shape):
     features = RunFeatures(method(name, shape), shape)
     with torch.no_grad():
         assert {key: f.shape[1] for key, f in features(torch.rand(2, *shape)).items()} == features.widths()
-        assert {key: tuple(f.shape) for key, f in features(torch.rand(0, *shape)).items()} == {
-            key: (0, width) for key, width in features.widths().items()
-        }
+        empty = features(torch.rand(0, *shape))
+    assert {key: tuple(f.shape) for key, f in empty.items()} == {key: (0, width) for key, width in features.widths().items()}

@@ -37,9 +37,8 @@ def test_a_short_training_beats_the_untrained_encoder(run):
     found = vergence.evaluate(run, probes=False)
     votes = {name: [k.majority for k in found.representations[name].knn.values()] for name in ("z", "untrained")}
     accuracy = {name: sum(found) / len(found) for name, found in votes.items()}  # over five numbers of neighbors
-    margin = (
-        0.0 if run.folder.config.model.method == "dino" else 0.01
-    )  # DINO gains half a point on digits, and no more in 12 epochs
+    # DINO gains half a point on digits, and no more in 12 epochs
+    margin = 0.0 if run.folder.config.model.method == "dino" else 0.01
     assert accuracy["z"] > accuracy["untrained"] + margin, accuracy
     assert found.protocol.objective == run.folder.config.model.method and found.posterior is None
     page = write_report(run.folder.path).read_text()
@@ -116,8 +115,7 @@ def test_a_missing_extra_is_one_line(settings, tmp_path, monkeypatch):
 
 def test_a_transformer_that_would_cut_off_the_edge_is_refused_for_every_objective(tmp_path):
     encoder = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=48,depth=1,num_heads=3"
-    with pytest.raises(ValueError, match="use `size=8`"):
-        vergence.train("digits", objective="vje", encoder=encoder, out=tmp_path / "run", **{**QUICK, "size": 10})
+    refuses("use `size=8`", vergence.train, "digits", objective="vje", encoder=encoder, out=tmp_path / "run", size=10, **QUICK)
 
 
 def test_a_denoising_autoencoder_trains_on_vectors(tmp_path):

@@ -75,9 +75,8 @@ def test_a_shuffled_loader_is_read_once_and_a_stream_without_an_end_up_to_the_li
 
 def test_an_array_a_tensor_and_a_file_give_one_run(vectors, tmp_path):
     np.save(tmp_path / "x.npy", vectors)
-    states = [
-        vergence.train(data, **QUICK).method.state_dict() for data in (vectors, torch.from_numpy(vectors), tmp_path / "x.npy")
-    ]
+    forms = (vectors, torch.from_numpy(vectors), tmp_path / "x.npy")
+    states = [vergence.train(data, **QUICK).method.state_dict() for data in forms]
     for state in states[1:]:
         assert all(torch.equal(state[name], states[0][name]) for name in states[0])
 
@@ -175,8 +174,8 @@ def test_an_instance_that_was_changed_is_refused_or_keeps_its_weights(vectors, t
         (used := objectives.get(name)(8))(*(z := torch.randn(2, 16, 8)).unbind())
         used.update(*z)
         _objective({"objective": used})
-    with pytest.raises(ValueError, match="requires_grad of inference"):
-        vergence.train(vectors, objective=VJE(8).requires_grad_(False), encoder=network, **QUICK)
+    frozen = VJE(8).requires_grad_(False)
+    refuses("requires_grad of inference", vergence.train, vectors, objective=frozen, encoder=network, **QUICK)
     filled = VJE(256)
     for value in filled.parameters():
         value.data.fill_(0.123)
@@ -202,12 +201,10 @@ def test_a_network_keeps_its_weights_over_seeds_or_gets_new_ones(vectors, capsys
     assert "first weights" not in capsys.readouterr().err and new[0].folder.metadata.weights.source == "random"
     assert (weights[0] - weights[1]).abs().max() > 0.01 < (weights[0] - net[1].weight).abs().max()
     assert torch.equal(weights[1], weights[2])
-    plain = nn.Sequential(nn.Flatten(), nn.Linear(6, 8))
+    plain = network()
     plain.scale = nn.Parameter(torch.ones(8))
-    with pytest.raises(
-        ValueError, match=r"reset_parameters for weights='new', found Sequential without; give the network's class"
-    ):
-        vergence.train(vectors, encoder=plain, weights="new", **settings)
+    words = "reset_parameters for weights='new', found Sequential without; give the network's class"
+    refuses(words, vergence.train, vectors, encoder=plain, weights="new", **settings)
 
 
 def test_the_head_of_a_recipe_does_not_appear_in_silence(vectors, capsys):
@@ -309,6 +306,5 @@ def test_every_setting_is_a_typed_keyword():
     fields = {f.name: f.type for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for f in dataclasses.fields(part)}
     wider = {"encoder", "target_encoder", "objective", "distill", "options", "root", "weights", "init", "kind"}
     assert set(typed) == set(fields) - {"source", "function"}
-    assert {name: typed[name] for name in typed if name not in wider} == {
-        name: fields[name] for name in typed if name not in wider
-    }
+    same = set(typed) - wider
+    assert {name: typed[name] for name in same} == {name: fields[name] for name in same}

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,8 +169,8 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("part", ABSENT)
-def test_what_is_missing_has_a_sentence(tmp_path, part):
-    assert ABSENT[part] not in plain(page(whole(tmp_path / "full")))
+def test_what_is_missing_has_a_sentence(full, tmp_path, part):
+    assert ABSENT[part] not in plain(full)
     text = page(whole(tmp_path / "run", **{part: None}))
     assert ABSENT[part] in plain(text)
     assert len(re.findall("<section", text)) == 8
@@ -263,8 +264,6 @@ def test_the_page_appears_in_one_step(tmp_path, monkeypatch):
 
 def test_a_report_needs_no_torch():
     code = "import sys, vergence.learn.runs.page; print([m for m in ('torch', 'PIL') if m in sys.modules])"
-    import sys
-
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

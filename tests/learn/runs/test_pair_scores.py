@@ -95,10 +95,8 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
     run = vergence.train(source, out=tmp_path / "run", epochs=1, device="cpu", precision="fp32", knn_every=0)
     model = run.folder.config.model
     assert (model.objective, model.encoder, model.projector) == ("gmje", MLP(), (256, 32))
-    assert (
-        scoring.score(run.items(saved(tmp_path / "p.npz", *angle_pairs(40, 1))), PairReference(run), tmp_path / "s.csv").total
-        == 40
-    )
+    new = run.items(saved(tmp_path / "p.npz", *angle_pairs(40, 1)))
+    assert scoring.score(new, PairReference(run), tmp_path / "s.csv").total == 40
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
     refuses("train again with `objective='gje'`", scoring.score, source, PairReference(other), tmp_path / "s.csv")
 

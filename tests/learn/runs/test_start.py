@@ -138,8 +138,6 @@ def test_training_starts_from_the_file_and_is_compared_with_it(file, tmp_path):
     assert not torch.equal(initial["encoder.1.first.weight"], run.method.encoder[1].first.weight)
     record = evaluate(run, probes=False)
     assert record.representations["initial"].kind == "baseline"
-    net = factories.Tiny().eval()
-    net.load_state_dict(factories.state())
     frozen = train("digits", out=tmp_path / "frozen", encoder=TINY, weights=str(file), **FROZEN)
     assert evaluate(frozen, probes=False).representations["z"].knn == record.representations["initial"].knn
     (tmp_path / "run" / "initial.safetensors").write_bytes(b"x" * 100)
@@ -370,14 +368,12 @@ def test_tables_that_cannot_be_used(tmp_path, columns, words):
 
 def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
     (tmp_path / "t.parquet").write_text("no table")
-    with pytest.raises(ValueError, match=r"expected a table at .*t.parquet"):
-        train(str(tmp_path / "t.parquet"), out=tmp_path / "run", encoder="identity", freeze=True)
+    settings = {"out": tmp_path / "run", "encoder": "identity", "freeze": True}
+    refuses(r"expected a table at .*t.parquet", train, str(tmp_path / "t.parquet"), **settings)
     x, y = blobs()
     np.savez(tmp_path / "f.npz", features=x, names=np.array(["a", "b"]), labels=y)
-    with pytest.raises(
-        ValueError, match=r"expected 120 texts in names of f.npz, the name of each item, found .* of shape \(2,\)"
-    ):
-        train(str(tmp_path / "f.npz"), out=tmp_path / "run", encoder="identity", freeze=True)
+    words = r"expected 120 texts in names of f.npz, the name of each item, found .* of shape \(2,\)"
+    refuses(words, train, str(tmp_path / "f.npz"), **settings)
 
 
 def test_images_are_resized_after_the_items_were_chosen(tmp_path):

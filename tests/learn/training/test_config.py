@@ -50,8 +50,7 @@ def test_sizes_of_the_model_are_refused_before_anything_is_allocated(tmp_path, m
     run = RunFolder.create(tmp_path / "run", CONFIG, METADATA)
     record = json.loads((run.path / "config.json").read_text())
     record["model"] |= {k: list(v) if isinstance(v, tuple) else v for k, v in model.items()}
-    text = json.dumps(record).replace("Infinity", '"inf"')
-    (run.path / "config.json").write_text(text)
+    (run.path / "config.json").write_text(json.dumps(record).replace("Infinity", '"inf"'))
     refuses(rf"config\.json is damaged: .*{words}", RunFolder.open, run.path)
 
 

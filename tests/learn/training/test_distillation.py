@@ -89,12 +89,6 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
     assert error < 0.3
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    with torch.random.fork_rng(devices=[]):
-        return vergence.train("digits", out=tmp_path_factory.mktemp("whole") / "run", **QUICK)
-
-
 @pytest.mark.slow
 @pytest.mark.float32
 def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
@@ -131,15 +125,15 @@ def test_a_closed_form_that_failed_can_be_repeated_with_other_settings(tmp_path)
     np.save(tmp_path / "x.npy", np.full((64, 9, 9), 7, np.uint8))
     settings = {**QUICK, "limit": None, "batch_size": 16}
     for distill in (TINY, TINY.replace("atoms=16", "atoms=8")):
-        with pytest.raises(ValueError, match="distinct patches"):
-            vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**settings, "distill": distill})
+        refuses("distinct patches", vergence.train, tmp_path / "x.npy", out=tmp_path / "run", **{**settings, "distill": distill})
         assert vergence.learn.training.folder.RunFolder.open(tmp_path / "run").config.model.distill == as_encoder(distill)
 
 
 @pytest.mark.slow
 @pytest.mark.float32
-def test_the_control_is_on_the_device_of_the_run(whole):
-    run = vergence.load(whole.folder.path)
+def test_the_control_is_on_the_device_of_the_run(tmp_path):
+    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    run = vergence.load(tmp_path / "run")
     moved = vergence.learn.runs.run.Run(run.folder, run.method.to("meta"), torch.device("meta"))
     assert {x.device.type for x in closed_form_encoder(moved).state_dict().values()} == {"meta"}
 

@@ -7,12 +7,11 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tests import forked
+from tests.learn.training.test_processes import largest_difference
 from tests.refusals import refuses
 
 import vergence
@@ -32,15 +31,6 @@ OPTIONS = ("--device", "cpu", "--set", "knn_every=0")
 
 def train(out, *arguments):
     return forked.run("train", "digits", "--out", out, *OPTIONS, *arguments, check=True)
-
-
-def weights(run):
-    return load_file(Path(run) / "model.safetensors")
-
-
-def largest_difference(a, b):
-    assert a.keys() == b.keys()
-    return max((a[k].double() - b[k].double()).abs().max().item() for k in a)
 
 
 def test_the_encoder_may_learn_more_slowly_than_the_objective():
@@ -124,11 +114,10 @@ def test_two_processes_are_one(tmp_path):
     train(tmp_path / "one", *settings)
     both = train(tmp_path / "two", *settings, "--devices", "2")
     assert both.stderr.count("the network starts from random weights") == 1, "a note stands once, not once for each process"
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert json.loads((tmp_path / "two" / "config.json").read_text())["metadata"]["processes"] == 2
-    assert largest_difference(one, two) < 1e-9
+    assert largest_difference(tmp_path / "one", tmp_path / "two") < 1e-9
     train(tmp_path / "other", *settings, "--seed", "1")
-    assert largest_difference(one, weights(tmp_path / "other")) > 1e-3, "the check could not tell runs apart"
+    assert largest_difference(tmp_path / "one", tmp_path / "other") > 1e-3, "the check could not tell runs apart"
 
 
 @pytest.mark.slow

@@ -32,16 +32,8 @@ class Diverging(PairedMethod):
 
     def forward(self, views, gather):
         self.calls += 1
-        return {
-            name: term * (float("nan") if self.calls > 3 else 1) for name, term in super().forward(views, gather=gather).items()
-        }
-
-
-def trained(method, config, warn=lambda message: None):
-    x = torch.randn(80, 5, generator=torch.Generator().manual_seed(0))
-    items, recorder = PairItems(ArrayItems(x), ArrayItems(x + 0.1)), Kept()
-    loop.fit(loop.launch(config), method, items, None, config, recorder, warn=warn)
-    return recorder
+        terms = super().forward(views, gather=gather)
+        return {name: term * (float("nan") if self.calls > 3 else 1) for name, term in terms.items()}
 
 
 def test_a_checkpoint_is_one_that_the_training_can_go_on_from():
@@ -54,16 +46,13 @@ def test_a_checkpoint_is_one_that_the_training_can_go_on_from():
 
 
 def test_a_warm_up_that_is_longer_than_the_training_is_told():
-    settings = {"batch_size": 8, "device": "cpu", "precision": "fp32", "threads": 1, "knn_every": 0}
-    told = []
+    x, told = torch.randn(80, 5), []
+    items = PairItems(ArrayItems(x), ArrayItems(x + 0.1))
     for warmup in (1.5, 2.0, 30.0):
-        trained(
-            PairedMethod(torch.nn.Linear(5, 8), Contrastive(8)),
-            FitConfig(epochs=2, warmup_epochs=warmup, **settings),
-            warn=lambda message, warmup=warmup: told.append((warmup, message)),
-        )
-    found = [warmup for warmup, message in told if "warmup_epochs" in message]
-    assert found == [30.0], told
+        config = FitConfig(epochs=2, warmup_epochs=warmup, batch_size=8, device="cpu", precision="fp32", threads=1, knn_every=0)
+        method = PairedMethod(torch.nn.Linear(5, 8), Contrastive(8))
+        loop.fit(loop.launch(config), method, items, None, config, Kept(), warn=lambda m, w=warmup: told.append((w, m)))
+    assert [warmup for warmup, message in told if "warmup_epochs" in message] == [30.0], told
 
 
 class Invariance(Objective):

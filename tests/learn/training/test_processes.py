@@ -69,9 +69,8 @@ def trained(name, out, devices, seed=0):
         settings |= {**steps, "method": name, "options": options, "encoder": encoder, "lr": 1e-3}
     else:
         projector = (4,) if name not in NORMS else (8, 4)
-        settings |= {
-            **steps, "objective": name.split()[0], "options": CASES[name], "teacher": 0.9 if "teacher" in name else False,
-        }  # fmt: skip
+        teacher = 0.9 if "teacher" in name else False
+        settings |= {**steps, "objective": name.split()[0], "options": CASES[name], "teacher": teacher}
         settings |= {"projector": projector, "projector_norm": NORMS.get(name, "layer")}
     settings |= {"n_views": 3, "local_views": 1} if "crops" in name else {}
     vergence.train(data, out=out, **settings)

@@ -12,19 +12,13 @@ from vergence.learn.objectives.core import DensityObjective
 TINY = "patches-mlp:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches_vje", "encoder": TINY, "device": "cpu", "limit": 600, "batch_size": 64, "knn_every": 0}
 QUICK |= {"projector": (), "epochs": 2, "calibration_share": 0.0}
+ALONE = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600, "calibration_share": 0.0}
 
 pytestmark = pytest.mark.float32
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    with torch.random.fork_rng(devices=[]):
-        return vergence.train("digits", out=tmp_path_factory.mktemp("whole") / "run", **QUICK)
-
-
 def test_training_starts_from_the_closed_form(tmp_path):
-    alone = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600, "calibration_share": 0.0}
-    closed = vergence.train("digits", out=tmp_path / "closed", **alone)
+    closed = vergence.train("digits", out=tmp_path / "closed", **ALONE)
     views = {"crop": closed.folder.config.views.crop, "flip": closed.folder.config.views.flip, "jitter": (0.4, 0.0, 0.4, 0.0)}
     views |= {"jitter_p": 1.0, "grayscale": closed.folder.config.views.grayscale}
     run = vergence.train("digits", out=tmp_path / "run", **QUICK, **views, lr=0.0, weight_decay=0.0)
@@ -38,9 +32,9 @@ def test_training_starts_from_the_closed_form(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fitted_closed_form_is_a_first_stage(whole, tmp_path):
-    alone = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600, "calibration_share": 0.0}
-    vergence.train("digits", out=tmp_path / "closed", **alone)
+def test_a_fitted_closed_form_is_a_first_stage(tmp_path):
+    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    vergence.train("digits", out=tmp_path / "closed", **ALONE)
     steps = {name: QUICK[name] for name in ("epochs", "batch_size", "knn_every", "projector", "device")}
     behind = vergence.train(out=tmp_path / "behind", init=tmp_path / "closed", objective="vje", **steps)
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)

@@ -124,14 +124,11 @@ def test_a_sweep_that_catches_exceptions_ends_with_a_signal():
     def stop(step, row):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def sweep():
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGTERM after step 1"):
         for seed in range(3):
             started.append(seed)
             with contextlib.suppress(Exception):
                 vergence.train(VECTORS, seed=seed, on_step=stop, **QUICK)
-
-    with pytest.raises(KeyboardInterrupt, match="stopped by SIGTERM after step 1"):
-        sweep()
     assert started == [0]
 
 
@@ -148,9 +145,8 @@ def test_a_function_that_returns_false_ends_a_training_that_can_be_used_and_resu
     assert rows[0]["loss"] == pytest.approx(sum(rows[0][name] for name in ("directional", "radial", "kl")), rel=1e-5)
     assert len({row["loss"] for row in rows}) == 5, "each step has its own loss"
     assert run.anomaly_score(VECTORS[:2]).isfinite().all() and vergence.evaluate(run, probes=False).protocol.epoch == 1
-    require_equal(
-        vergence.train(VECTORS, out=tmp_path / "whole", **QUICK), vergence.train(VECTORS, out=tmp_path / "run", resume=True)
-    )
+    whole = vergence.train(VECTORS, out=tmp_path / "whole", **QUICK)
+    require_equal(whole, vergence.train(VECTORS, out=tmp_path / "run", resume=True))
 
 
 class Died(BaseException):

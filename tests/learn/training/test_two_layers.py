@@ -74,11 +74,9 @@ def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeyp
 
 def test_a_large_second_layer_reads_more_images():
     for second, images in ((2048, 1_600), (4_000, 1_600), (4_096, 1_639), (10_000, 4_000)):
-        name = f"patches:second={second}"
-        settings = as_encoder(name).fitted((3, 32, 32), 10_000)
+        settings = as_encoder(f"patches:second={second}").fitted((3, 32, 32), 10_000)
         assert settings.second == second
-        passes = closed_form.total_images(10_000, settings)
-        assert passes == 4_000 + images + 3_000 + 20_000
+        assert closed_form.total_images(10_000, settings) == 4_000 + images + 3_000 + 20_000
 
 
 @pytest.mark.slow
