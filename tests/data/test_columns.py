@@ -14,7 +14,7 @@ from tests.refusals import refuses
 from vergence.data.arrays import doubts, of_table, one_per_row, read_for_model, read_pairs
 from vergence.data.dates import cycles_of, day_of, formats_of
 from vergence.data.table_files import read_table
-from vergence.data.tables import column_kinds, column_of, read_features, roles
+from vergence.data.tables import column_kinds, column_of, read_features, roles, rows_where
 
 DAYS = [datetime.date(2023, 11, 28) + datetime.timedelta(days=9 * i) for i in range(40)]
 SINCE = [(day - datetime.date(1970, 1, 1)).days for day in DAYS]
@@ -341,3 +341,21 @@ def test_refused_arrays_of_pairs(tmp_path, arrays, call, word):
         np.savez(tmp_path / "a.npz", **arrays)
     refused(call, tmp_path / "a.npz", match=word)
     refused(call, tmp_path, match="folder")
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("text = DMSO", [0, 1]), ("text != DMSO", [2]), ("text = ''", [3, 4]), ("text not in DMSO,x", []),
+        ("number != 1.50", [1, 2]), ("number in 0, 2", [1, 2]), ("is = true", [0, 3]), ("is = 0", [1, 4]), ("id = 7", [1]),
+        ("spelled in DMSO,dmso", [0, 1]),
+    ],
+)  # fmt: skip
+def test_conditions_compare_numbers_as_numbers_and_texts_without_spaces(where, rows):
+    texts = {"text": ["DMSO ", " DMSO", "x", None, ""], "id": ["007", "7", "x", "", "y"], "spelled": ["DMSO", "dmso", "", "", ""]}
+    table = pa.table({**texts, "number": [1.5, 0.0, 2, None, 1.5], "is": [True, False, None, True, False]})
+    if rows:
+        assert [i for i, holds in enumerate(rows_where(table, where, "rows", "the table")[0]) if holds] == rows
+    else:
+        refuses(f"expected rows where {where}, found none in the table", rows_where, table, where, "rows", "the table")
+    refuses("one spelling in spelled, found DMSO, dmso", rows_where, table, "spelled = DMSO", "rows", "the table")

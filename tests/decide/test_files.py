@@ -151,6 +151,10 @@ def test_one_table_has_the_normal_rows_and_the_new_ones(ending, tmp_path):
     run(str(csv(tmp_path / "g.csv", GOOD.tolist())), str(csv(tmp_path / "n.csv", NEW.tolist())), "--out", str(two))
     one = read_table(out)
     assert one["kind"].to_pylist() == ["a"] * 52 and one["p_value"].to_pylist() == read_table(two)["p_value"].to_pylist()
+    gap = csv(tmp_path / "gap.csv", [*scores.tolist()[:-1], ""], kind=[*kind[:-1], "DMSO"])
+    assert (
+        "row 352" in run(str(gap), "--against-where", "kind = DMSO", "--out", str(out))[2]
+    )  # of the file, not of the normal ones
     code, _, error = run(str(both), "--against-where", "kind = water", "--out", str(out))
     assert code == 2 and f"expected normal rows where kind = water, found none in both.{ending}" in error
 

@@ -33,7 +33,7 @@ from vergence.images.plate_scores import (
     split_controls,
     unexplained,
 )
-from vergence.images.plates import METADATA, PHRASES, _place, check_plate
+from vergence.images.plates import METADATA, PHRASES, _agreeing, _place, check_plate
 from vergence.images.regions import region_threshold
 from vergence.images.site_quality import CHANNEL, measured, site_quality
 from vergence.utils.terminal import Table
@@ -381,6 +381,12 @@ def test_a_map_may_have_row_and_column_and_calls_its_plate_by_name(folder):
     assert flag["B7 D05 1"] == 1 and found.decisions.total == 107 and found.summary["marks"] == {"B7 D05 1": "anomaly"}
     assert f"Plate {folder.name} is called B7, as in the plate map." in found.sentences
     assert "1 marked site is not here (first: B7 Z01 1). Name plate, well and site." in found.sentences
+
+
+def test_a_map_may_have_a_row_for_each_site():
+    table = pa.table({"compound": ["DMSO", "DMSO", "x"], "file": ["a", "b", "c"]})
+    kept, notes = _agreeing(table, table.column_names, [("", "A01"), ("", "A01"), ("", "A02")], "compound")
+    assert kept == ["compound"] and notes == ["Columns that differ within wells are left out: file."]
 
 
 def test_most_sites_are_in_a_well_or_in_a_row_of_three():

@@ -29,7 +29,7 @@ from vergence.images.regions import region_threshold
 from vergence.images.review import SITES, Review
 from vergence.images.sentences import NAMED, listed
 from vergence.images.site_quality import CELLPROFILER, CHANNEL, site_quality
-from vergence.utils.checks import counted, expect, in_percent, require_choice, require_count, require_within
+from vergence.utils.checks import counted, expect, in_percent, refuse, require_choice, require_count, require_within
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 from vergence.utils.files import explained, replacing, require_apart, require_writable
 from vergence.utils.parts import write_table
@@ -243,15 +243,14 @@ def _mapped(sites: Sites, plate: Any, where: str) -> tuple[Sites, _Map]:
     sites, renamed = _with_plate(sites, plates)
     single = len(set(plates)) == 1  # a map of one plate is that of all
     keys = [("" if single else name, well) for name, well in zip(plates, wells, strict=True)]
-    columns = [name for name in table.column_names if name not in used]
-    _require_one_row(keys, list(zip(*(table[name].to_pylist() for name in columns), strict=True)))
+    columns, others = _agreeing(table, [name for name in table.column_names if name not in used], keys, treatment)
     index, notes = _matched([("" if single else name, well) for name, well in sites.wells], keys)
     taken = pa.array([None if i < 0 else i for i in index], pa.int64())
     named = {_metadata(name): typed(table[name].take(taken)) for name in columns}
     control = np.array([i >= 0 and is_control[i] for i in index], dtype=bool)
     expect(not control.all(), f"wells other than control wells ({where})", "none", "correct the condition")
     known = {k: x for k, x in named.items() if k not in METADATA}
-    return sites, _Map(control, known, _metadata(treatment), [*renamed, *notes])
+    return sites, _Map(control, known, _metadata(treatment), [*renamed, *notes, *others])
 
 
 def _places(table: Any) -> tuple[list[str], list[str], list[str]]:
@@ -289,16 +288,18 @@ def _with_plate(sites: Sites, plates: Sequence[str]) -> tuple[Sites, list[str]]:
 Key = tuple[str, str]  # plate and well
 
 
-def _require_one_row(keys: Sequence[Key], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Raises a ValueError if rows of the plate map say different things of a well."""
-    first = dict[Key, tuple[Any, ...]]()
-    twice = [" ".join(filter(None, key)) for key, row in zip(keys, rows, strict=True) if row != first.setdefault(key, row)]
-    expect(
-        not any(twice),
-        "each well in one row of the plate map",
-        f"{max(twice, default='')} in rows that differ",
-        "correct the map",
-    )
+def _agreeing(table: Any, columns: Sequence[str], keys: Sequence[Key], treatment: str) -> tuple[list[str], list[str]]:
+    """Returns the columns of a plate map that say one thing of each well, as the treatment has to, and a note on others."""
+    first, kept = dict[Key, int](), list[str]()
+    at = [first.setdefault(key, i) for i, key in enumerate(keys)]
+    for name in columns:
+        values = table[name].to_pylist()
+        differ = [" ".join(filter(None, keys[i])) for i, k in enumerate(at) if keys[i][1] and values[i] != values[k]]
+        if differ and (name == treatment or DOSE.search(name)):
+            refuse("each well in one row of the plate map", f"{differ[0]} in rows that differ", "correct the map")
+        kept += [] if differ else [name]
+    others = [name for name in columns if name not in kept]
+    return kept, [f"Columns that differ within wells are left out: {table_files.listed(others, 3)}."] if others else []
 
 
 def _matched(mine: Sequence[Key], keys: Sequence[Key]) -> tuple[list[int], list[str]]:
@@ -373,8 +374,10 @@ def _judged(sites: Sites, rows: Mapping[str, Array], known: _Map, per: str, fdr:
     first = np.unique(of, return_index=True)[1]  # a site of each well that is judged, or each site
     kinds = _kinds(columns, why, first[found.decisions.flag].tolist())
     order = sorted(first[~control[first]].tolist(), key=lambda i: -columns[PREFIX + "score"][i])[:FIRST]
-    named = [name.split(" ") for name in names] if per == "site" else [list(well) for well in wells]
-    summary["first"] = [f"{' '.join(named[i][len(plates) == 1 :])} ({PHRASES[why[i].kind]}{_in(why[i].channel)})" for i in order]
+    parts = METADATA[len(plates) == 1 : 3 if per == "site" else 2]  # of a name
+    first_names = [" ".join(str(columns[name][i]) for name in parts) for i in order]
+    phrases = [f"{PHRASES[why[i].kind]}{_in(why[i].channel)}" for i in order]
+    summary["first"] = [f"{name} ({phrase})" for name, phrase in zip(first_names, phrases, strict=True)]
     summary["sentences"] = _sentences(summary, kinds, [*review.notes(names, SITES), *sites.notes, *known.notes], skipped)
     threshold = region_threshold(heat[control].max((1, 2, 3)), REGION_RATE)
     return PlateResult(Table(columns), skipped, found.decisions, summary, sites, index, heat, threshold)
