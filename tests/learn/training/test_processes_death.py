@@ -68,7 +68,7 @@ def test_a_process_that_is_killed_ends_both_with_one_message(rank, moment, tmp_p
         finally:
             launcher.kill()
     assert launcher.returncode == 2, error
-    message = "ended early, and the training with it; go on from the last checkpoint with: vergence train --resume"
+    message = "ended early, and the training with it; continue from the last checkpoint with: vergence train --resume"
     lines = [line for line in error.splitlines() if "error" in line.lower() or "Traceback" in line]
     assert lines == [f"error: process {rank + 1} of 2 (SIGKILL) {message} {out}"], error
     if (rank, moment) == (1, "training"):
@@ -94,7 +94,7 @@ def test_a_signal_to_the_launcher_saves_a_checkpoint(number, tmp_path):
         launcher.send_signal(number)
         error = launcher.communicate(timeout=LONGEST)[1]
     assert launcher.returncode == 128 + number, error
-    assert error.count(f"go on with: vergence train --resume {out}") == 1 and "Traceback" not in error
+    assert error.count(f"to resume: vergence train --resume {out}") == 1 and "Traceback" not in error
     assert load_checkpoint(out)["step"] % AGREE_EVERY == 0 and not (out / "model.safetensors").exists()
 
 
