@@ -48,7 +48,7 @@ MEANING = [
     "Your marks count when you save them and repeat vergence check with --confirm confirmed.csv: anomalies are flagged, normal "
     "sites are not, and control sites marked as anomalies are compared with nothing.",
 ]
-FAINT = 0.7  # of the value that is framed, from which on a heatmap is tinted
+FAINT, WIDE = 0.7, 24  # share of the framed value from which a heatmap is tinted; wells in a line, of those without a place
 Found = Any  # a `vergence.images.plates.PlateResult`, whose module imports this one
 
 
@@ -77,7 +77,9 @@ def _wells(found: Found, plate: str) -> dict[str, Any]:
     flag, scores, members = np.asarray(found.column("flag")), np.asarray(found.column("score")), dict[str, list[int]]()
     for i in own:
         members.setdefault(wells[i], []).append(i)
-    place = dict(zip(members, rows_and_columns(list(members)).tolist(), strict=True))
+    at = rows_and_columns(list(members))
+    at = at if at.any() else np.stack(np.divmod(np.arange(len(members)), WIDE), 1)  # wells without a place, in their order
+    place = dict(zip(members, at.tolist(), strict=True))
     score = np.log1p([scores[rows].max() - scores.min() for rows in members.values()]).tolist()
     color = dict(zip(members, shades(score, *np.quantile(score, (0.05, 0.98)).tolist()), strict=True))
     told = _treatments(found, [rows[0] for rows in members.values()], 0 * flag)
