@@ -42,7 +42,7 @@ SPLIT = 0.01  # probability, over all measurements and positions of a plate, at 
 STEEP = 0.8  # rank correlation from which control wells drift over the plate
 LEAST, MANY = 100, 0.12  # sites from which a tail is fitted, and share of them that is flagged, up to which it is
 USUAL = 0.1  # rate at which these are counted, so that p-values are the same for any rate
-TAIL, BEYOND, SHAPE = 0.85, 0.1, 0.25  # quantile that a tail runs through; control sites that are expected beyond its end
+TAIL, BEYOND = 0.85, 0.1  # quantile that a tail runs through; control sites that are expected beyond its end
 SHARPNESS, FLOOR, FARTHEST = 1.0, 1e-4, 6.0
 KINDS = {  # measurements of a channel that an error of a kind moves, in which direction, 0 for both, and what counts at least
     "focus": {"PowerLogLogSlope": (-1, 0.15), "LogLaplacian2": (-1, 0.25), "LogLaplacian8": (-1, 0.25)},
@@ -224,14 +224,14 @@ def evened(x: Floats, rim: Bools, control: Bools) -> Floats:
 
 
 def apart(scores: Floats) -> Bools:
-    """Returns which scores (n,) of control sites stand apart: beyond what a heavy tail of the others reaches.
+    """Returns which scores (n,) of control sites stand apart: beyond what an exponential tail of the others reaches.
 
-    The tail is generalized Pareto of `SHAPE`, as of the t distribution with 4 degrees of freedom, from the median on and through
-    the 85 % quantile; beyond its end a tenth of a score is expected.
+    The tail is that from the median to the 85 % quantile; beyond its end a tenth of a score is expected. Of a heavier tail more
+    are beyond it, and the rate rests on these being errors.
     """
     middle, upper = np.quantile(scores, (0.5, TAIL))
-    at, end = (np.expm1(SHAPE * np.log(0.5 / share)) for share in (1 - TAIL, BEYOND / len(scores)))
-    return np.asarray(scores > middle + max(float(upper - middle), 1e-9) * end / at)
+    scale = max(float(upper - middle), 1e-9) / np.log(0.5 / (1 - TAIL))
+    return np.asarray(scores > middle + scale * np.log(0.5 * len(scores) / BEYOND))
 
 
 def judged(units: Units, measures: Sequence[Measure], fdr: float) -> Judged:
