@@ -280,10 +280,15 @@ def _parts(match: re.Match[str] | None) -> dict[str, str] | None:
     if not found["well"]:
         row, column = found["row"], found["column"]
         inside = all(0 < int(x) <= most for x, most in ((row, len(ROWS)), (column, COLUMNS)) if x.isdecimal())
-        found["well"] = f"{ROWS[int(row) - 1] if row.isdecimal() else row}{column}" if inside else ""
+        found["well"] = f"{row_name(row)}{column}" if inside else ""
     found["well"] = well_name(found["well"])
     found["site"] = str(int(found["site"])) if found["site"].isdecimal() else found["site"] or "1"
     return found
+
+
+def row_name(text: str) -> str:
+    """Returns the letters of a row of a plate, of its number, too; other texts as they are."""
+    return ROWS[int(text) - 1] if text.isdecimal() and 0 < int(text) <= len(ROWS) else text
 
 
 def well_name(text: str) -> str:

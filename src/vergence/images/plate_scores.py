@@ -27,14 +27,13 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtri
 
-from vergence.data.sites import ROWS
+from vergence.data.sites import COLUMNS, ROWS
 from vergence.decide.conformal import tail_p_values
 from vergence.decide.decisions import Decisions, decided
 from vergence.decide.feature_sets import ReferenceScores, soft_mean
 from vergence.images.site_quality import CHANNEL, TILES
 from vergence.utils.dtypes import Array, Bools, Floats, Ints, Singles
 
-COLUMNS = 48  # of the largest plates
 FOLDS, FEWEST = 10, 8  # of control wells; control wells from which on a position is tested
 WORST, MOST = 0.2, 0.9  # share of the sites that no fit of what cells explain sees; and that a deviation is at least of
 EMPTY, STEP = 0.07, 0.05  # of the control sites' brightness, below which a site is empty; log brightness that is one deviation
@@ -109,12 +108,12 @@ class Units:
         fold = np.full(len(self.x), -1)
         fold[self.control] = self.fold
         z = np.zeros((len(self.x), int(fold.max()) + 1, self.x.shape[1]))
+        rim = (self.rim == 1) & np.isin(self.plate, rims)
         for p in np.unique(self.plate):
             rows = self.plate == p
-            rim = (self.rim[rows] == 1) & (p in rims)
             for k in range(z.shape[1]):
                 others = (self.control & (fold != k))[rows]
-                x = evened(self.x[rows], rim, others)
+                x = evened(self.x[rows], rim[rows], others)
                 wide = np.quantile(np.abs(x - np.median(x, 0)), MOST, axis=0) / ndtri(0.5 + MOST / 2)
                 z[rows, k] = by_controls(x, x[others], np.maximum(least, wide))
         return z, z[self.control, fold[self.control]]

@@ -18,7 +18,7 @@ import numpy as np
 
 from vergence.data import table_files
 from vergence.data.image_list import open_images
-from vergence.data.sites import GIVEN, METADATA, ROWS, Sites, sites_of, well_name
+from vergence.data.sites import GIVEN, METADATA, Sites, row_name, sites_of, well_name
 from vergence.data.tables import as_table, rows_where, typed
 from vergence.decide.conformal import reportable
 from vergence.decide.decisions import Decisions
@@ -263,13 +263,9 @@ def _places(table: Any) -> tuple[list[str], list[str], list[str]]:
         wells = ["" if name is None else well_name(str(name)) for name in table[well[0]].to_pylist()]
     else:
         both = zip(table[row[0]].to_pylist(), table[column[0]].to_pylist(), strict=True)
-        wells = ["" if None in place else well_name(f"{_row(str(place[0]))}{place[1]}") for place in both]
+        wells = ["" if None in place else well_name(f"{row_name(str(place[0]))}{place[1]}") for place in both]
     plates = ["" if name is None else str(name) for name in table[own[0]].to_pylist()] if own else [""] * len(wells)
     return well + own, plates, wells
-
-
-def _row(name: str) -> str:
-    return ROWS[int(name) - 1] if name.isdecimal() and 0 < int(name) <= len(ROWS) else name
 
 
 def _with_plate(sites: Sites, plates: Sequence[str]) -> tuple[Sites, list[str]]:
